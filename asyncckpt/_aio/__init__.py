@@ -1,0 +1,24 @@
+"""The asyncio pieces that everything else stands on.
+
+`shield` and `run_shielded` let a coroutine reach its end whatever happens to its caller, for a bounded time.
+`WorkerThreads` and `run_in_thread` run blocking code; its thread is done before anyone sees a cancel.
+`fan_out` keeps a bounded number of coroutines in flight, `ByteBudget` a bounded number of bytes. None of them
+holds a loop, an executor or a thread in a module global.
+"""
+
+from asyncckpt._aio.budget import ByteBudget, Reservation
+from asyncckpt._aio.fanout import fan_out
+from asyncckpt._aio.shield import Shielded, ShieldTimeoutError, run_shielded, shield
+from asyncckpt._aio.threads import WorkerThreads, run_in_thread
+
+__all__ = [
+    "ByteBudget",
+    "Reservation",
+    "ShieldTimeoutError",
+    "Shielded",
+    "WorkerThreads",
+    "fan_out",
+    "run_in_thread",
+    "run_shielded",
+    "shield",
+]

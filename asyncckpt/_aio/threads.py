@@ -1,0 +1,231 @@
+"""Worker threads whose work is over before anyone sees a cancel."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextvars
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class _Job:
+    """One call on its way through a worker thread. Free of locks: the loop never waits for a thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
+        self._loop = loop
+        self._call = call
+        self._context = contextvars.copy_context()
+        # Whoever pops the ticket owns the job: the worker to run it, or the loop to withdraw it.
+        self._ticket = [None]
+        self._waiter: asyncio.Future[None] | None = None
+        self.finished = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def claim(self) -> bool:
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return False
+        return True
+
+    def run(self) -> None:
+        """Run the call in this (worker) thread, unless it was withdrawn, and report to the loop."""
+        if not self.claim():
+            return
+        try:
+            self.value = self._context.run(self._call)
+        except BaseException as error:
+            self.error = error
+        # The caller may count on its buffers being free when it hears of the end.
+        self._call = _nothing
+        try:
+            self._loop.call_soon_threadsafe(self._finish)
+        except RuntimeError:
+            # The loop is closed: nobody is left to hear of the result.
+            return
+
+    def _finish(self) -> None:
+        self.finished = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wake(self) -> None:
+        """Wait until the call has ended or this task is cancelled, whichever is first."""
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    async def wait(self, abort: Callable[[], None] | None) -> None:
+        """Wait for the end of the call; a cancel withdraws or aborts it, once, and is raised after that."""
+        cancellation: asyncio.CancelledError | None = None
+        abort_error: Exception | None = None
+        while not self.finished:
+            try:
+                await self.wake()
+            except asyncio.CancelledError as request:
+                if cancellation is None:
+                    cancellation = request
+                    if self.claim():
+                        self._call = _nothing
+                        break
+                    if not self.finished:
+                        abort_error = _call_abort(abort)
+        if cancellation is not None:
+            self.error = None
+            raise cancellation from abort_error
+
+    def result(self) -> Any:
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                # Its traceback refers to this job: the two would keep each other, and the arguments, alive.
+                self.error = None
+        return self.value
+
+
+def _nothing() -> None:
+    return None
+
+
+def _call_abort(abort: Callable[[], None] | None) -> Exception | None:
+    """Call it; a failure is handed back, because the thread has to be waited for all the same."""
+    try:
+        if abort is not None:
+            abort()
+    except Exception as error:
+        return error
+    return None
+
+
+class WorkerThreads:
+    """At most `limit` threads, started when there is work for them, joined when the block ends.
+
+        async with WorkerThreads(4, name="put", nice=5) as threads:
+            await threads.run(write_part, view, abort=connection.shutdown)
+
+    `nice` lowers the threads' own priority (Linux), so that the event loop gets the core first. All methods
+    are for the loop's thread.
+    """
+
+    def __init__(self, limit: int, *, name: str = "worker", nice: int = 0) -> None:
+        if limit < 1:
+            raise ValueError(f"a pool needs at least 1 thread, got {limit}")
+        self._limit = limit
+        self._name = name
+        self._nice = nice
+        self._jobs: queue.SimpleQueue[tuple[_Job, bool]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0
+        self._closed = False
+
+    async def run(
+        self,
+        function: Callable[[Unpack[Args]], T],
+        *args: *Args,
+        abort: Callable[[], None] | None = None,
+    ) -> T:
+        """Call `function(*args)` in a thread, with a copy of the caller's context variables.
+
+        When the caller is cancelled, a call that has not begun is dropped; one that has is told by `abort()`
+        (on the loop, once; the call may not have reached its first line yet, or just be over), and
+        `CancelledError` is raised only after its end. Raises what the function raises, `RuntimeError` when
+        closed or when no thread can be had.
+        """
+        if self._closed:
+            raise RuntimeError("these worker threads are closed")
+        job = _Job(asyncio.get_running_loop(), lambda: function(*args))
+        self._unfinished += 1
+        try:
+            self._start_thread_if_needed()
+            self._jobs.put((job, False))
+            await job.wait(abort)
+            result: T = job.result()
+            return result
+        finally:
+            self._unfinished -= 1
+
+    async def close(self) -> None:
+        """Let the threads finish what they do and join them, without blocking the loop. Idempotent.
+
+        A cancel is raised after the last thread has ended.
+        """
+        self._closed = True
+        threads, self._threads = self._threads, []
+        stops = [_Job(asyncio.get_running_loop(), _nothing) for _ in threads]
+        for stop in stops:
+            self._jobs.put((stop, True))
+        cancellation: asyncio.CancelledError | None = None
+        # A thread that has answered has a few instructions left, and join() would block the loop for them.
+        while not all(stop.finished for stop in stops) or any(thread.is_alive() for thread in threads):
+            unfinished = next((stop for stop in stops if not stop.finished), None)
+            try:
+                await (unfinished.wake() if unfinished else asyncio.sleep(0.0005))
+            except asyncio.CancelledError as request:
+                cancellation = cancellation or request
+        if cancellation is not None:
+            raise cancellation
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _start_thread_if_needed(self) -> None:
+        if len(self._threads) >= min(self._limit, self._unfinished):
+            return
+        name = f"asyncckpt-{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            _thread.start_new_thread(self._launch, (thread,))
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def _launch(self, thread: threading.Thread) -> None:
+        """Start it from here, not from the loop: `Thread.start` waits until the thread has had its turn."""
+        try:
+            thread.start()
+        except RuntimeError:
+            # No second thread can be had; this one does the work just as well.
+            self._work()
+
+    def _work(self) -> None:
+        _lower_priority(self._nice)
+        last = False
+        while not last:
+            job, last = self._jobs.get()
+            job.run()
+            del job
+
+
+def _lower_priority(nice: int) -> None:
+    if nice and sys.platform == "linux":
+        thread_id = threading.get_native_id()
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread_id, os.getpriority(os.PRIO_PROCESS, thread_id) + nice)
+        except OSError:
+            # A sandbox may forbid it; the work is the same at the usual priority.
+            return
+
+
+async def run_in_thread(
+    function: Callable[[Unpack[Args]], T], *args: *Args, abort: Callable[[], None] | None = None
+) -> T:
+    """Call `function(*args)` in a thread of its own, which is over when this returns or raises.
+
+    Cancels and errors as in `WorkerThreads.run`.
+    """
+    async with WorkerThreads(1, name="call") as threads:
+        return await threads.run(function, *args, abort=abort)

@@ -1,0 +1,328 @@
+"""Cancellation tokens, and how they become asyncio cancellation.
+
+A token enters at a public call, becomes one cancel request of the calling task, and is translated back once:
+
+    source = CancellationTokenSource()
+    async with source.token.scope():      # source.cancel("shutting down"), from any thread
+        await work()                      # ends in OperationCancelledError("shutting down")
+
+The scope keeps the same books as `asyncio.timeout`: it withdraws its own request with `Task.uncancel` and
+compares what is left with the count at entry, so timeouts, task groups and real cancels around or inside it
+keep their meaning. A real `task.cancel()` stays a `CancelledError`, also when the token fired as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from asyncckpt.errors import OperationCancelledError
+
+__all__ = ["CancelScope", "CancellationToken", "CancellationTokenSource", "bind"]
+
+
+class CancellationToken:
+    """The reading end of a cancellation: fires at most once and stays fired.
+
+    Tokens come from a `CancellationTokenSource`, or from `none()`. All methods may be called from any thread.
+    """
+
+    __slots__ = ("_callbacks", "_can_fire", "_fired", "_lock", "_reason", "_scopes")
+
+    def __init__(self, *, _can_fire: bool = False) -> None:
+        self._can_fire = _can_fire
+        self._fired = False
+        self._reason: str | None = None
+        # Re-entrant, because a signal handler may call cancel() while this thread holds the lock.
+        self._lock = threading.RLock()
+        self._callbacks: dict[object, Callable[[str | None], None]] = {}
+        self._scopes: dict[asyncio.Task[object], CancelScope] = {}
+
+    @staticmethod
+    def none() -> CancellationToken:
+        """The token that never fires; always the same object."""
+        return _NEVER
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the token has fired."""
+        return self._fired
+
+    @property
+    def reason(self) -> str | None:
+        """The reason given to the first `cancel`, or None."""
+        return self._reason
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `OperationCancelledError` with the reason if the token has fired."""
+        if self._fired:
+            raise OperationCancelledError(self._reason)
+
+    def scope(self) -> CancelScope:
+        """A context manager (`with` or `async with`) that cancels its body when the token fires."""
+        return CancelScope(self)
+
+    def add_callback(self, callback: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `callback(reason)` once, when the token fires (at once if it has); returns the way to unregister.
+
+        The callback runs in the thread that fires the token and must neither raise nor block.
+        """
+        if not self._can_fire:
+            return _nothing
+        key = object()
+        with self._lock:
+            self._callbacks[key] = callback
+        # Insert first and look afterwards: a token that fires in between finds the callback or is seen here.
+        if self._fired:
+            self._run_callbacks()
+        return lambda: self._remove_callback(key)
+
+    def _remove_callback(self, key: object) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+    def _fire(self, reason: str | None) -> None:
+        with self._lock:
+            if self._fired:
+                return
+            self._reason = reason
+            self._fired = True
+        self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        while True:
+            with self._lock:
+                if not self._callbacks:
+                    return
+                callback = self._callbacks.pop(next(iter(self._callbacks)))
+            callback(self._reason)
+
+    def __repr__(self) -> str:
+        if not self._can_fire:
+            return "CancellationToken.none()"
+        return (
+            f"<CancellationToken cancelled, reason={self._reason!r}>"
+            if self._fired
+            else "<CancellationToken>"
+        )
+
+
+class CancellationTokenSource:
+    """The writing end of a cancellation; `close` (or the end of its `with` block) drops timer and links."""
+
+    def __init__(self) -> None:
+        self._token = CancellationToken(_can_fire=True)
+        self._unlink: list[Callable[[], None]] = []
+        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
+        self._closed = False
+
+    @classmethod
+    def linked(cls, *tokens: CancellationToken) -> Self:
+        """A source that fires when any of the tokens fires, with that token's reason."""
+        source = cls()
+        source._unlink = [token.add_callback(source.cancel) for token in tokens]
+        return source
+
+    @property
+    def token(self) -> CancellationToken:
+        """The token that this source fires."""
+        return self._token
+
+    def cancel(self, reason: str | None = None) -> None:
+        """Fire the token. Thread-safe and idempotent: the first reason stays."""
+        self._token._fire(reason)
+        self._stop_timer()
+
+    def cancel_after(self, seconds: float, reason: str | None = None) -> None:
+        """Fire the token after so many seconds of the running loop; replaces an earlier `cancel_after`.
+
+        Raises `ValueError` for a negative or infinite delay, `RuntimeError` without a running loop or after
+        `close`.
+        """
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"cancel_after needs a finite number of seconds >= 0, got {seconds}")
+        if self._closed:
+            raise RuntimeError("this cancellation token source is closed")
+        loop = asyncio.get_running_loop()
+        self._stop_timer()
+        if not self._token.is_cancelled:
+            self._timer = (loop, loop.call_later(seconds, self.cancel, reason))
+
+    def close(self) -> None:
+        """Drop the timer and the links; the token keeps its state and `cancel` still works. Idempotent."""
+        self._closed = True
+        self._stop_timer()
+        unlink, self._unlink = self._unlink, []
+        for remove in unlink:
+            remove()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is None:
+            return
+        loop, handle = timer
+        if asyncio._get_running_loop() is loop:
+            handle.cancel()
+        else:
+            _call_on_loop(loop, handle.cancel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class CancelScope:
+    """Cancels its body when a token fires. Made by `CancellationToken.scope`, used once, by one task.
+
+    - A token that has fired before entry raises `OperationCancelledError` on entry.
+    - A token that fires later cancels the task through its loop (never from within the body, so that no
+      request can be pending when the block ends) and leaves the block as `OperationCancelledError`, from the
+      `CancelledError`.
+    - Another cancel of the task, before or after, wins: the `CancelledError` passes.
+    - When the body ends first, a request not yet delivered is dropped.
+    - A scope of the same token inside this one, in the same task, delivers and translates nothing of its own.
+    """
+
+    def __init__(self, token: CancellationToken) -> None:
+        self._token = token
+        self._task: asyncio.Task[object] | None = None
+        self._outer: CancelScope | None = None
+        self._unregister: Callable[[], None] = _nothing
+        self._cancelling_at_entry = 0
+        self._entered = False
+        self._armed = False
+        self._delivered = False
+        self._committed = False
+        self._ignored_by = 0
+
+    @property
+    def token(self) -> CancellationToken:
+        """The token of this scope."""
+        return self._token
+
+    @property
+    def owns_cancellation(self) -> bool:
+        """Whether the token cancelled the task, and nobody else has since entry.
+
+        Tells code that absorbed a `CancelledError` (see `shield`) whose it was; to be asked before `commit`,
+        which withdraws the request.
+        """
+        scope = self._outer or self
+        if scope._task is None or not scope._delivered:
+            return False
+        return scope._task.cancelling() - 1 <= scope._cancelling_at_entry
+
+    def commit(self) -> bool:
+        """From here to the end of this scope the token is ignored: the point of no return.
+
+        A request that the token has delivered and nobody has acted on is withdrawn; returns True in that
+        case. Never raises for a fired token. To be called by the task that entered the scope (`RuntimeError`
+        otherwise), just before the shielded commit, without an await in between. An enclosing scope of the
+        same token ignores it too until this one ends, and delivers then.
+        """
+        if self._task is None or asyncio.current_task() is not self._task:
+            raise RuntimeError("commit() is for the task that entered the cancel scope, while it is open")
+        if self._committed:
+            return False
+        self._committed = True
+        return (self._outer or self)._begin_ignoring()
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a cancel scope needs a running task")
+        if self._entered:
+            raise RuntimeError("a cancel scope can be entered only once")
+        self._entered = True
+        self._outer = self._token._scopes.get(task)
+        if self._outer is None or not self._outer._ignored_by:
+            self._token.raise_if_cancelled()
+        self._task = task
+        if self._outer is None and self._token._can_fire:
+            self._arm(task)
+        return self
+
+    def _arm(self, task: asyncio.Task[object]) -> None:
+        loop = asyncio.get_running_loop()
+        self._cancelling_at_entry = task.cancelling()
+        self._armed = True
+        self._token._scopes[task] = self
+        self._unregister = self._token.add_callback(lambda _: _call_on_loop(loop, self._deliver))
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        task, outer = self._task, self._outer
+        assert task is not None, "exit without entry"
+        self._task = None
+        if outer is not None:
+            if self._committed:
+                outer._end_ignoring()
+            return
+        self._disarm(task)
+        if self._withdraw(task) and isinstance(exc, asyncio.CancelledError):
+            raise OperationCancelledError(self._token.reason) from exc
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(exc_type, exc, traceback)
+
+    def _disarm(self, task: asyncio.Task[object]) -> None:
+        if self._armed:
+            self._armed = False
+            self._unregister()
+            self._token._scopes.pop(task, None)
+
+    def _deliver(self) -> None:
+        if self._task is not None and self._armed and not self._delivered and not self._ignored_by:
+            self._delivered = True
+            self._task.cancel()
+
+    def _withdraw(self, task: asyncio.Task[object]) -> bool:
+        """Take a delivered request back; whether it was there and the only one since entry."""
+        if not self._delivered:
+            return False
+        self._delivered = False
+        return task.uncancel() <= self._cancelling_at_entry
+
+    def _begin_ignoring(self) -> bool:
+        self._ignored_by += 1
+        delivered = self._delivered
+        if self._task is not None:
+            self._withdraw(self._task)
+        return delivered
+
+    def _end_ignoring(self) -> None:
+        self._ignored_by -= 1
+        if self._token.is_cancelled and self._task is not None:
+            _call_on_loop(self._task.get_loop(), self._deliver)
+
+
+def bind(token: CancellationToken | None) -> CancelScope:
+    """The scope that a public call runs in: `async with bind(cancellation) as scope`. None: no token."""
+    return (token or _NEVER).scope()
+
+
+def _call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        # The loop is closed, so the task it would have cancelled is over.
+        return
+
+
+def _nothing() -> None:
+    return None
+
+
+_NEVER = CancellationToken()

@@ -1,0 +1,1 @@
+"""Formats: bytes to tensors and back. Siblings of `storage`; neither imports the other."""

@@ -1,0 +1,128 @@
+"""`ICheckpointFormat`: a format writes `plan` and `parse`, both pure; everything else follows from these two."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import LayoutError, NotRepresentableError
+from asyncckpt.formats.assemble import check_chunks, gather, to_array
+from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, parse_bytes
+from asyncckpt.formats.plan import AnyPlan, Content
+from asyncckpt.formats.render import render
+from asyncckpt.model.digests import Buffer
+from asyncckpt.model.dtype import as_bytes_view
+from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.shard import ShardData
+
+
+class ICheckpointFormat(ABC):
+    """Turns tensor shards into bytes and back.
+
+    Options of a format are arguments of its constructor, so `save(..., format=SdzFormat(compress=False))` works
+    as `save(..., format="sdz")` does.
+    """
+
+    name: ClassVar[str]
+    extensions: ClassVar[tuple[str, ...]]
+    dtypes: ClassVar[frozenset[str] | None] = None
+    """The dtypes it can store; None for all."""
+
+    @property
+    def extension(self) -> str:
+        """The usual ending of a file's name, with the dot."""
+        return self.extensions[0]
+
+    @abstractmethod
+    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+        """Whether a file that begins with these bytes (at least 64, or all) is of this format."""
+
+    @abstractmethod
+    def plan(self, content: Content, *, name: str) -> Sequence[AnyPlan]:
+        """The files to write, in the order in which they may become visible: the last one is the commit.
+
+        `name` is the name, without folders, that the caller chose. Pure: reads no tensor's bytes.
+        Raises NotRepresentableError when `losses` is not empty, LimitExceededError beyond the format's limits.
+        """
+
+    @abstractmethod
+    def parse(self, source: SourceInfo) -> ParseSteps:
+        """A generator that asks for byte ranges and returns the index. Raises FormatError subclasses only."""
+
+    def losses(self, content: Content) -> list[str]:
+        """One line for each thing of the content that this format can't hold. Empty when all of it fits."""
+        if self.dtypes is None:
+            return []
+        return [
+            f"tensor {t.name!r} is {t.dtype}, which {self.name} can't store"
+            for t in content.tensors
+            if t.dtype not in self.dtypes
+        ]
+
+    def require_representable(self, content: Content) -> None:
+        """Raises NotRepresentableError with everything that does not fit, and LayoutError for duplicate names."""
+        names = {t.name for t in content.tensors}
+        if len(names) != len(content.tensors):
+            seen: set[str] = set()
+            twice = next(t.name for t in content.tensors if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            raise LayoutError(f"two tensors have the name {twice!r}")
+        losses = self.losses(content)
+        if losses:
+            more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+            raise NotRepresentableError(losses[0] + more, losses=tuple(losses))
+
+    async def serialize(
+        self,
+        shards: Sequence[ShardData],
+        metadata: CheckpointMetadata,
+        *,
+        cancellation: CancellationToken | None = None,
+    ) -> bytes:
+        """All shards as one file in memory. Raises as `plan` does, and LayoutError for sets of files."""
+        async with bind(cancellation):
+            return await run_in_thread(self._serialize, shards, metadata)
+
+    async def deserialize(
+        self, data: Buffer, *, cancellation: CancellationToken | None = None
+    ) -> tuple[list[ShardData], CheckpointMetadata]:
+        """The shards of a file in memory, verified, as views of `data` where possible. Raises FormatError."""
+        async with bind(cancellation):
+            return await run_in_thread(self._deserialize, data)
+
+    def _serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
+        content, views = content_of(shards, metadata)
+        plans = self.plan(content, name=f"checkpoint{self.extension}")
+        if len(plans) != 1:
+            raise LayoutError(f"{self.name} would write {len(plans)} files; serialize makes one: use save")
+        return render(plans[0], lambda tensor, start, end: views[tensor][start:end])
+
+    def _deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
+        view = memoryview(data).toreadonly().cast("B")
+        index = parse_bytes(self.parse(SourceInfo(f"checkpoint{self.extension}", len(view))), view)
+        return read_shards(index, view), index.metadata
+
+
+def content_of(shards: Sequence[ShardData], metadata: CheckpointMetadata) -> tuple[Content, list[memoryview]]:
+    """Bare shards, without a tree, as a content and the views of its tensors."""
+    tensors = tuple(t for shard in shards for t in shard.tensor_info)
+    views = [view for shard in shards for view in shard.views]
+    return Content(tensors, tuple(len(shard.views) for shard in shards), metadata), views
+
+
+def read_shards(index: Index, data: memoryview) -> list[ShardData]:
+    """Every tensor of a file in memory, verified, grouped by shard. Raises FormatError subclasses."""
+
+    def fetch(extent: Extent) -> memoryview:
+        return data[extent.offset : extent.end]
+
+    views = {}
+    for stored in index.tensors:
+        view = gather(stored, fetch)
+        check_chunks(stored, index.chunk_bytes, view)
+        views[stored.name] = view if stored.order == "C" else as_bytes_view(to_array(stored, view))[1]
+    tensors = {stored.name: stored.metadata for stored in index.tensors}
+    shards = index.metadata.shards or (ShardMetadata(tensors=tuple(tensors.values())),)
+    return [ShardData(shard, tuple(views[t.name] for t in shard.tensors)) for shard in shards]

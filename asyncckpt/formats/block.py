@@ -1,0 +1,312 @@
+"""The `asyncckpt` block: the one JSON object that every file we write carries, wherever its format has room.
+
+It holds what the format itself does not: the state's tree, boxes, the CRC32C of every chunk of every tensor, and
+`outside`, the CRC32C over all bytes of the file outside the payloads (its own eight digits counted as '0').
+Its length does not depend on the values of the checksums, so a header can be planned first and written last.
+
+======== ==========================================================================
+member   value
+======== ==========================================================================
+block    1, the version of this block
+at       where the digits of `outside` begin in the file, 16 decimal digits
+outside  8 hex digits, "--------" where the format has its own hashes over all of it
+chunk    bytes in a checksum chunk, counted from the start of each tensor
+crc32c   8 hex digits for each chunk of each tensor, in the order of the file's index
+tree     the structure of the state; absent for bare tensors
+boxes    name -> [global shape, origin] of tensors that are pieces of larger ones
+metadata the checkpoint's metadata, where the format has no place of its own for it
+======== ==========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from asyncckpt.errors import ChecksumMismatchError, LayoutError
+from asyncckpt.formats.plan import Content
+from asyncckpt.model.boxes import Shape
+from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32c, crc32c_of_zeros
+from asyncckpt.model.metadata import Json, TensorMetadata
+
+BLOCK_VERSION = 1
+_AT_DIGITS = 16
+_NO_OUTSIDE = "--------"
+_MAX_CHUNK_BYTES = 1 << 62
+
+
+def dump_json(value: Json) -> str:
+    """Compact, ASCII, deterministic JSON. Raises ValueError for NaN and infinities."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockText:
+    """The block as text whose checksums are still open. All of it is ASCII: one character is one byte."""
+
+    before_at: str
+    before_outside: str
+    before_crc32c: str
+    rest: str
+    chunks: int
+    has_outside: bool = True
+
+    @classmethod
+    def build(
+        cls, content: Content, chunking: Chunking, *, metadata: Json = None, outside: bool = True
+    ) -> BlockText:
+        """The block of a content whose tensors are stored in the order of `chunking`.
+
+        Raises ValueError when the tree or the metadata is not JSON.
+        """
+        members: dict[str, Json] = {}
+        if content.tree is not None:
+            members["tree"] = content.tree
+        boxes = {t.name: [t.global_shape, t.origin] for t in content.tensors if t.origin is not None}
+        if boxes:
+            members["boxes"] = boxes
+        if metadata is not None:
+            members["metadata"] = metadata
+        rest = dump_json(members)
+        return cls(
+            before_at=f'{{"block":{BLOCK_VERSION},"at":"',
+            before_outside='","outside":"',
+            before_crc32c=f'","chunk":{chunking.chunk_bytes},"crc32c":"',
+            rest='"}' if not members else f'",{rest[1:]}',
+            chunks=chunking.count,
+            has_outside=outside,
+        )
+
+    def escaped(self) -> BlockText:
+        """The same block as the inside of a JSON string."""
+        return replace(
+            self,
+            before_at=_escape(self.before_at),
+            before_outside=_escape(self.before_outside),
+            before_crc32c=_escape(self.before_crc32c),
+            rest=_escape(self.rest),
+        )
+
+    @property
+    def outside_position(self) -> int:
+        """Where the digits of `outside` begin, counted from the block's first byte."""
+        return len(self.before_at) + _AT_DIGITS + len(self.before_outside)
+
+    @property
+    def size(self) -> int:
+        return self.outside_position + 8 + len(self.before_crc32c) + 8 * self.chunks + len(self.rest)
+
+    def render(self, start: int, checksums: Checksums) -> bytes:
+        """The block, to be stored at byte `start` of the file, with `outside` still '00000000'."""
+        if len(checksums) != self.chunks:
+            raise LayoutError(f"the block has room for {self.chunks} checksums, {len(checksums)} were given")
+        at = start + self.outside_position if self.has_outside else 0
+        return "".join(
+            (
+                self.before_at,
+                f"{at:0{_AT_DIGITS}d}",
+                self.before_outside,
+                "00000000" if self.has_outside else _NO_OUTSIDE,
+                self.before_crc32c,
+                checksums.astype(">u4").tobytes().hex(),
+                self.rest,
+            )
+        ).encode("ascii")
+
+
+def _escape(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def seal(
+    regions: Sequence[tuple[int, bytes]],
+    payloads: Iterable[tuple[int, int]],
+    *,
+    size: int,
+    at: int,
+    masks: Sequence[tuple[int, bytes]] = (),
+) -> list[bytes]:
+    """Fill in `outside`: the late regions, with its digits at file offset `at` set.
+
+    `payloads` are (start, end) pairs. `masks` are spans that are counted as other bytes than they have.
+    """
+    value = outside_crc32c(regions, payloads, size=size, masks=masks)
+    digits = f"{value:08x}".encode()
+    sealed = []
+    for offset, data in regions:
+        inside = at - offset
+        here = 0 <= inside < len(data)
+        sealed.append(data[:inside] + digits + data[inside + 8 :] if here else data)
+    return sealed
+
+
+def outside_crc32c(
+    regions: Sequence[tuple[int, Buffer]],
+    payloads: Iterable[tuple[int, int]],
+    *,
+    size: int,
+    masks: Sequence[tuple[int, bytes]] = (),
+) -> int:
+    """The CRC32C of everything in a file of `size` bytes that is no payload; what `regions` leave out is zeros."""
+    known = _Zeros(_masked(regions, masks))
+    value = position = 0
+    for start, end in sorted(payloads):
+        if start > position:
+            value = known.crc32c(position, start, value)
+        position = max(position, end)
+    return known.crc32c(position, size, value)
+
+
+def _masked(
+    regions: Sequence[tuple[int, Buffer]], masks: Sequence[tuple[int, bytes]]
+) -> list[tuple[int, memoryview]]:
+    views = []
+    for offset, data in sorted(regions, key=lambda region: region[0]):
+        hits = [(at, mask) for at, mask in masks if offset <= at and at + len(mask) <= offset + len(data)]
+        if not hits:
+            views.append((offset, memoryview(data)))
+            continue
+        changed = bytearray(data)
+        for at, mask in hits:
+            changed[at - offset : at - offset + len(mask)] = mask
+        views.append((offset, memoryview(changed)))
+    return views
+
+
+class _Zeros:
+    """An endless run of zeros, but for the regions that are known. Read from front to back."""
+
+    def __init__(self, regions: list[tuple[int, memoryview]]) -> None:
+        self._regions = regions
+        self._next = 0
+
+    def crc32c(self, start: int, end: int, value: int) -> int:
+        while self._next < len(self._regions):
+            offset, view = self._regions[self._next]
+            stop = offset + len(view)
+            if offset >= end:
+                break
+            if stop > start:
+                begin = max(offset, start)
+                value = crc32c_of_zeros(begin - start, value)
+                value = crc32c(view[begin - offset : min(stop, end) - offset], value)
+                start = min(stop, end)
+            if stop > end:
+                return value
+            self._next += 1
+        return crc32c_of_zeros(end - start, value) if end > start else value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block that was read from a file, checked for its own sense."""
+
+    at: int
+    outside: int | None
+    chunk_bytes: int
+    checksums: Checksums
+    tree: Json
+    boxes: dict[str, tuple[Shape, Shape]]
+    metadata: Json
+
+    @classmethod
+    def decode(cls, value: Json) -> Block:
+        """Raises LayoutError for anything that `BlockText` would not have written."""
+        if not isinstance(value, dict):
+            raise LayoutError(f"the asyncckpt block is {type(value).__name__}, not an object")
+        if value.get("block") != BLOCK_VERSION:
+            raise LayoutError(f"the asyncckpt block has version {value.get('block')!r}, this release reads 1")
+        outside = value.get("outside")
+        chunk = value.get("chunk")
+        if type(chunk) is not int or not 0 < chunk <= _MAX_CHUNK_BYTES:
+            raise LayoutError(f"the asyncckpt block has chunks of {chunk!r} bytes")
+        return cls(
+            at=_decimal(value.get("at")),
+            outside=None if outside == _NO_OUTSIDE else int(_hexadecimal(outside, 8), 16),
+            chunk_bytes=chunk,
+            checksums=np.frombuffer(bytes.fromhex(_hexadecimal(value.get("crc32c"))), ">u4").astype(
+                np.uint32
+            ),
+            tree=value.get("tree"),
+            boxes=_boxes(value.get("boxes", {})),
+            metadata=value.get("metadata"),
+        )
+
+    def chunking(self, sizes: Sequence[int]) -> Chunking:
+        """How the tensors are cut. Raises LayoutError when there are more or fewer checksums than chunks."""
+        chunking = Chunking.of(self.chunk_bytes, sizes)
+        if chunking.count != len(self.checksums):
+            raise LayoutError(f"the file has {len(self.checksums)} checksums for {chunking.count} chunks")
+        return chunking
+
+    def boxed(self, tensor: TensorMetadata) -> TensorMetadata:
+        """The tensor, with its place in a larger one where it has any. Raises LayoutError."""
+        place = self.boxes.get(tensor.name)
+        if place is None:
+            return tensor
+        shape, origin = place
+        if len(shape) != len(tensor.shape) or any(
+            o + n > whole for o, n, whole in zip(origin, tensor.shape, shape, strict=True)
+        ):
+            raise LayoutError(
+                f"tensor {tensor.name!r} of shape {tensor.shape} lies outside its global {shape}"
+            )
+        return replace(tensor, global_shape=shape, origin=origin)
+
+    def check_outside(
+        self,
+        regions: Sequence[tuple[int, Buffer]],
+        payloads: Iterable[tuple[int, int]],
+        *,
+        size: int,
+        masks: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Compare `outside` with the bytes that were read; unread gaps count as zeros.
+
+        Raises ChecksumMismatchError.
+        """
+        if self.outside is None:
+            return
+        masks = [*masks, (self.at, b"00000000")]
+        value = outside_crc32c(regions, payloads, size=size, masks=masks)
+        if value != self.outside:
+            raise ChecksumMismatchError(
+                f"the header is damaged: its CRC32C is {value:08x}, the file says {self.outside:08x}"
+            )
+
+
+def _decimal(value: Json) -> int:
+    if not isinstance(value, str) or len(value) != _AT_DIGITS or not (value.isascii() and value.isdigit()):
+        raise LayoutError(f"the asyncckpt block has a bad position {value!r}")
+    return int(value)
+
+
+def _hexadecimal(value: Json, length: int | None = None) -> str:
+    if not isinstance(value, str) or len(value) % 8 or (length is not None and len(value) != length):
+        raise LayoutError("the asyncckpt block has a checksum of the wrong length")
+    if value.strip("0123456789abcdef"):
+        raise LayoutError("the asyncckpt block has a checksum that is not lower-case hexadecimal")
+    return value
+
+
+def _boxes(value: Json) -> dict[str, tuple[Shape, Shape]]:
+    if not isinstance(value, dict):
+        raise LayoutError("the boxes of the asyncckpt block are not an object")
+    boxes = {}
+    for name, pair in value.items():
+        if not (isinstance(pair, list) and len(pair) == 2 and all(_is_shape(part) for part in pair)):
+            raise LayoutError(f"tensor {name!r} has a malformed box")
+        shape, origin = map(tuple, pair)
+        if len(shape) != len(origin):
+            raise LayoutError(
+                f"tensor {name!r} has a box of rank {len(shape)} with an origin of {len(origin)}"
+            )
+        boxes[name] = (shape, origin)
+    return boxes
+
+
+def _is_shape(value: Json) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in value)

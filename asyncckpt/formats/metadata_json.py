@@ -1,0 +1,313 @@
+"""The checkpoint's metadata as JSON, in the camelCase of the first format's documents.
+
+Read by MLCP and its companions, and kept by the other formats inside their `asyncckpt` block. Members that this
+release does not know survive a round trip; the original's `shardingStrategy` (a copy of `sharding`) and nulls are
+read and not written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from asyncckpt.errors import LayoutError, UnsupportedDtypeError
+from asyncckpt.formats.binary import load_json
+from asyncckpt.formats.block import dump_json
+from asyncckpt.model.dtype import numpy_dtype
+from asyncckpt.model.metadata import (
+    CheckpointMetadata,
+    Json,
+    ShardingMetadata,
+    ShardMetadata,
+    TensorMetadata,
+    TrainingMetadata,
+)
+
+DTYPE_NUMBERS = {
+    "float16": 0,
+    "float32": 1,
+    "float64": 2,
+    "int8": 3,
+    "int16": 4,
+    "int32": 5,
+    "int64": 6,
+    "uint8": 7,
+    "uint16": 8,
+    "uint32": 9,
+    "uint64": 10,
+    "bool": 11,
+    "bfloat16": 12,
+    "float8_e4m3fn": 13,
+    "float8_e5m2": 14,
+    "complex64": 15,
+    "complex128": 16,
+}
+"""The enum of the original, continued from 13 on; any other dtype is written by its own name."""
+_DTYPES_BY_NUMBER = {number: name for name, number in DTYPE_NUMBERS.items()}
+
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_MAX_INT = 1 << 63
+T = TypeVar("T")
+
+
+class MetadataSerializer:
+    """Turns metadata into JSON text and back, and checks what it reads."""
+
+    @staticmethod
+    def serialize(metadata: CheckpointMetadata) -> str:
+        """Compact JSON. Raises LayoutError when a custom field is not JSON."""
+        try:
+            return dump_json(encode_metadata(metadata))
+        except (TypeError, ValueError) as error:
+            raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
+
+    @staticmethod
+    def deserialize(text: str | bytes | memoryview) -> CheckpointMetadata:
+        """Raises LayoutError for text that is no metadata."""
+        data = text.encode() if isinstance(text, str) else text
+        return decode_metadata(load_json(data, "the metadata"))
+
+    @staticmethod
+    def validate(metadata: CheckpointMetadata) -> list[str]:
+        """Everything that contradicts itself, one line each; empty when all is well."""
+        problems = []
+        if metadata.world_size < 1:
+            problems.append(f"worldSize is {metadata.world_size}, at least 1 is needed")
+        if not 0 <= metadata.ddp_rank < max(1, metadata.world_size):
+            problems.append(f"ddpRank is {metadata.ddp_rank}, worldSize {metadata.world_size}")
+        ranks = [shard.rank for shard in metadata.shards]
+        if len(set(ranks)) != len(ranks):
+            problems.append(f"two shards have the same rank: {ranks}")
+        sharding = metadata.sharding
+        if sharding and sharding.shard_count and metadata.shards and sharding.shard_count != len(ranks):
+            problems.append(f"shardCount is {sharding.shard_count}, there are {len(ranks)} shards")
+        names: set[str] = set()
+        for tensor in (t for shard in metadata.shards for t in shard.tensors):
+            if tensor.name in names:
+                problems.append(f"two tensors have the name {tensor.name!r}")
+            names.add(tensor.name)
+        return problems
+
+
+def encode_metadata(metadata: CheckpointMetadata, *, shards: bool = True) -> dict[str, Json]:
+    """The metadata as JSON members, in the order of the original; None and empty members are left out.
+
+    `customFields` comes last, so that a format can splice its own last field in.
+    """
+    members: dict[str, Json] = {"version": metadata.version}
+    if metadata.timestamp is not None:
+        members["timestamp"] = encode_timestamp(metadata.timestamp)
+    members["worldSize"] = metadata.world_size
+    members["ddpRank"] = metadata.ddp_rank
+    if metadata.sharding is not None:
+        members["sharding"] = _encode_sharding(metadata.sharding)
+    if shards:
+        members["shards"] = [encode_shard(shard) for shard in metadata.shards]
+    if metadata.training is not None:
+        members["training"] = _encode_training(metadata.training)
+    members["format"] = metadata.format
+    members |= _plain(metadata.extra)
+    members["customFields"] = _plain(metadata.custom_fields)
+    return members
+
+
+def encode_shard(shard: ShardMetadata) -> dict[str, Json]:
+    return {
+        "rank": shard.rank,
+        "filePath": shard.file_path,
+        "fileSize": shard.file_size,
+        "tensors": [
+            {
+                "name": t.name,
+                "shape": t.shape,
+                "dataType": DTYPE_NUMBERS.get(t.dtype, t.dtype),
+                "offset": t.offset,
+                "size": t.size,
+            }
+            for t in shard.tensors
+        ],
+        "checksum": shard.checksum,
+        **_plain(shard.extra),
+    }
+
+
+def _encode_sharding(sharding: ShardingMetadata) -> dict[str, Json]:
+    return {
+        "strategy": sharding.strategy,
+        "shardCount": sharding.shard_count,
+        "precision": sharding.precision,
+        "strategySpecificInfo": _plain(sharding.strategy_specific_info),
+        **_plain(sharding.extra),
+    }
+
+
+def _encode_training(training: TrainingMetadata) -> dict[str, Json]:
+    return {
+        "epoch": training.epoch,
+        "step": training.step,
+        "learningRate": training.learning_rate,
+        "optimizerType": training.optimizer_type,
+        "optimizerState": _plain(training.optimizer_state),
+        **_plain(training.extra),
+    }
+
+
+def _plain(value: Mapping[str, Json]) -> dict[str, Json]:
+    return dict(value)
+
+
+def encode_timestamp(moment: datetime) -> str:
+    """ISO 8601 in UTC, with a Z, as .NET writes it. A naive moment counts as UTC."""
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+def decode_metadata(value: Json) -> CheckpointMetadata:
+    """Raises LayoutError for members of the wrong type."""
+    members = _Members(value, "the metadata")
+    sharding = members.take("sharding", dict, None) or members.take("shardingStrategy", dict, None)
+    members.take("shardingStrategy", dict, None)
+    training = members.take("training", dict, None)
+    timestamp = members.take("timestamp", str, None)
+    return CheckpointMetadata(
+        version=members.take("version", str, ""),
+        timestamp=None if timestamp is None else decode_timestamp(timestamp),
+        world_size=members.integer("worldSize", 1),
+        ddp_rank=members.integer("ddpRank", 0),
+        sharding=None if sharding is None else _decode_sharding(sharding),
+        shards=tuple(_decode_shard(shard) for shard in members.take("shards", list, [])),
+        training=None if training is None else _decode_training(training),
+        custom_fields=members.take("customFields", dict, {}),
+        format=members.take("format", str, ""),
+        extra=members.rest(),
+    )
+
+
+def decode_timestamp(text: str) -> datetime:
+    """.NET writes up to seven fractional digits; beyond microseconds they are cut. Raises LayoutError."""
+    match = _TIMESTAMP.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError(text)
+        seconds, fraction, zone = match.groups()
+        zone = "+00:00" if zone in (None, "Z") else zone
+        return datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}")
+    except ValueError:
+        raise LayoutError(f"timestamp {text[:60]!r} is not ISO 8601") from None
+
+
+def _decode_sharding(value: Json) -> ShardingMetadata:
+    members = _Members(value, "sharding")
+    return ShardingMetadata(
+        strategy=members.take("strategy", str, ""),
+        shard_count=members.integer("shardCount", 0),
+        precision=members.take("precision", str, ""),
+        strategy_specific_info=members.take("strategySpecificInfo", dict, {}),
+        extra=members.rest(),
+    )
+
+
+def _decode_training(value: Json) -> TrainingMetadata:
+    members = _Members(value, "training")
+    rate = members.take("learningRate", (int, float), 0.0)
+    return TrainingMetadata(
+        epoch=members.integer("epoch", 0),
+        step=members.integer("step", 0),
+        learning_rate=_decode_rate(rate),
+        optimizer_type=members.take("optimizerType", str, ""),
+        optimizer_state=members.take("optimizerState", dict, {}),
+        extra=members.rest(),
+    )
+
+
+def _decode_rate(rate: float) -> float:
+    try:
+        return float(rate)
+    except OverflowError:
+        raise LayoutError("'learningRate' of training is an integer beyond any float") from None
+
+
+def _decode_shard(value: Json) -> ShardMetadata:
+    members = _Members(value, "a shard")
+    return ShardMetadata(
+        rank=members.integer("rank", 0),
+        file_path=members.take("filePath", str, ""),
+        file_size=members.integer("fileSize", 0),
+        tensors=tuple(map(_decode_tensor, members.take("tensors", list, []))),
+        checksum=members.take("checksum", str, ""),
+        extra=members.rest(),
+    )
+
+
+def _decode_tensor(value: Json) -> TensorMetadata:
+    try:
+        name, shape, dtype = value["name"], value["shape"], value["dataType"]
+        offset, size = value.get("offset") or 0, value["size"]
+    except (TypeError, KeyError, AttributeError):
+        raise LayoutError(f"a tensor of the metadata lacks a member: {str(value)[:80]}") from None
+    if type(name) is not str or type(shape) is not list or type(offset) is not int or type(size) is not int:
+        raise LayoutError(f"tensor {str(name)[:80]!r} has members of the wrong type")
+    if not all(type(n) is int and 0 <= n < _MAX_INT for n in shape) or not 0 <= offset < _MAX_INT:
+        raise LayoutError(f"tensor {name!r} has the shape {shape} and the offset {offset}")
+    tensor = TensorMetadata(name, decode_dtype(dtype, name), tuple(shape), offset)
+    if size >= _MAX_INT:
+        raise LayoutError(f"tensor {name!r} has {size} bytes, beyond 64 bits")
+    if tensor.size != size:
+        raise LayoutError(
+            f"tensor {name!r} of shape {shape} and dtype {tensor.dtype} has {tensor.size} bytes, the file says {size}"
+        )
+    return tensor
+
+
+def decode_dtype(value: Json, tensor: str) -> str:
+    """A dtype's number or name. Raises UnsupportedDtypeError."""
+    name = _DTYPES_BY_NUMBER.get(value) if type(value) is int else value
+    if not isinstance(name, str):
+        raise UnsupportedDtypeError(f"tensor {tensor!r} has the unknown dtype {str(value)[:40]}")
+    numpy_dtype(name)
+    return name
+
+
+class _Members:
+    """The members of a JSON object, taken one by one; what is left is unknown. Null counts as absent."""
+
+    def __init__(self, value: Json, what: str) -> None:
+        if not isinstance(value, dict):
+            raise LayoutError(f"{what} is {type(value).__name__}, not an object")
+        self._members: dict[str, Json] = dict(value)
+        self._what = what
+
+    def take(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any) -> Any:
+        value = self._members.pop(name, None)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise LayoutError(f"{name!r} of {self._what} is {type(value).__name__}")
+        return value
+
+    def integer(self, name: str, default: int) -> int:
+        value: int = self.take(name, int, default)
+        if not -_MAX_INT <= value < _MAX_INT:
+            raise LayoutError(f"{name!r} of {self._what} is {value}, beyond 64 bits")
+        return value
+
+    def rest(self) -> dict[str, Json]:
+        return {name: value for name, value in self._members.items() if value is not None}
+
+
+def with_shards(
+    metadata: CheckpointMetadata,
+    tensors: Sequence[Sequence[TensorMetadata]],
+    place: Callable[[TensorMetadata], TensorMetadata] = lambda tensor: tensor,
+) -> CheckpointMetadata:
+    """The metadata, with the tensors that are really there. Raises LayoutError when the shards are others."""
+    given = metadata.shards or tuple(ShardMetadata(rank=rank) for rank in range(len(tensors)))
+    if len(given) != len(tensors):
+        raise LayoutError(f"the metadata lists {len(given)} shards, {len(tensors)} are to be written")
+    shards = tuple(
+        replace(shard, tensors=tuple(map(place, own))) for shard, own in zip(given, tensors, strict=True)
+    )
+    return replace(metadata, shards=shards)

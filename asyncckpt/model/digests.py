@@ -1,0 +1,148 @@
+"""CRC32C: over views, over chunks, and combined without reading the bytes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import crc32c as _crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview
+Checksums = NDArray[np.uint32]
+
+MIN_CHUNK_BYTES = 1024 * 1024
+MAX_CHUNKS = 65_536
+_CRC32C_POLYNOMIAL = 0x82F63B78
+_CRC32_POLYNOMIAL = 0xEDB88320
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """The CRC32C of `data`, continued from `value`. Releases the GIL for large views."""
+    return _crc32c.crc32c(data, value)
+
+
+def crc32c_of_zeros(count: int, value: int = 0) -> int:
+    """The CRC32C of `count` zero bytes, continued from `value`, without touching that many bytes."""
+    if count <= len(_ZEROS):
+        return crc32c(_ZEROS[:count], value)
+    return crc32c_combine(value, _crc_of_zeros(count), count)
+
+
+def crc32c_combine(first: int, second: int, second_size: int) -> int:
+    """The CRC32C of two runs of bytes, one after the other, from the CRC32C of each."""
+    return _combine(first, second, second_size, _CRC32C_POLYNOMIAL)
+
+
+def crc32_combine(first: int, second: int, second_size: int) -> int:
+    """The same for zlib's CRC32."""
+    return _combine(first, second, second_size, _CRC32_POLYNOMIAL)
+
+
+def _combine(first: int, second: int, second_size: int, polynomial: int) -> int:
+    if second_size == 0:
+        return first
+    if first == 0:
+        return second
+    return _multiply(_power_of_x(second_size, polynomial), first, polynomial) ^ second
+
+
+_ZEROS = memoryview(bytes(4096))
+
+
+@lru_cache(maxsize=256)
+def _crc_of_zeros(count: int) -> int:
+    # Zeros double cheaply: crc(2n) = combine(crc(n), crc(n)).
+    if count <= len(_ZEROS):
+        return crc32c(_ZEROS[:count])
+    half = count // 2
+    value = crc32c_combine(_crc_of_zeros(half), _crc_of_zeros(half), half)
+    return crc32c(b"\0", value) if count % 2 else value
+
+
+def _multiply(a: int, b: int, polynomial: int) -> int:
+    """The product of two polynomials over GF(2), bit-reversed, modulo the CRC's polynomial."""
+    product = 0
+    mask = 1 << 31
+    while a:
+        if a & mask:
+            product ^= b
+            a ^= mask
+        mask >>= 1
+        b = (b >> 1) ^ polynomial if b & 1 else b >> 1
+    return product
+
+
+@lru_cache(maxsize=8192)
+def _power_of_x(size: int, polynomial: int) -> int:
+    """x to the power of 8 × size: the operator that moves a CRC past `size` bytes."""
+    result = 1 << 31
+    square = _square_powers(polynomial)
+    exponent, bit = size, 3
+    while exponent:
+        if exponent & 1:
+            result = _multiply(square[bit % 32], result, polynomial)
+        exponent >>= 1
+        bit += 1
+    return result
+
+
+@lru_cache(maxsize=2)
+def _square_powers(polynomial: int) -> tuple[int, ...]:
+    powers = [1 << 30]
+    for _ in range(31):
+        powers.append(_multiply(powers[-1], powers[-1], polynomial))
+    return tuple(powers)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How the tensors of one file are cut into checksum chunks, each counted from its tensor's start.
+
+    `first[i]` is the position of tensor i's first chunk in the file's flat list of checksums.
+    """
+
+    chunk_bytes: int
+    sizes: tuple[int, ...]
+    first: tuple[int, ...]
+
+    @classmethod
+    def for_sizes(cls, sizes: Iterable[int]) -> Chunking:
+        """Chunks of 1 MiB, doubled until there are at most 65 536 of them (or one for each tensor)."""
+        sizes = tuple(sizes)
+        chunk = MIN_CHUNK_BYTES
+        while chunk < max(sizes, default=0) and _count(sizes, chunk) > MAX_CHUNKS:
+            chunk *= 2
+        return cls.of(chunk, sizes)
+
+    @classmethod
+    def of(cls, chunk_bytes: int, sizes: Sequence[int]) -> Chunking:
+        first = [0]
+        for size in sizes:
+            first.append(first[-1] + -(-size // chunk_bytes))
+        return cls(chunk_bytes, tuple(sizes), tuple(first))
+
+    @property
+    def count(self) -> int:
+        return self.first[-1]
+
+    def chunk_range(self, tensor: int, chunk: int) -> tuple[int, int]:
+        start = chunk * self.chunk_bytes
+        return start, min(start + self.chunk_bytes, self.sizes[tensor])
+
+    def of_tensor(self, tensor: int, checksums: Checksums) -> Checksums:
+        return checksums[self.first[tensor] : self.first[tensor + 1]]
+
+    def pieces(self, tensor: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Cut [start, end) of a tensor at its chunk borders: (chunk, piece start, piece end)."""
+        while start < end:
+            chunk = start // self.chunk_bytes
+            stop = min(end, (chunk + 1) * self.chunk_bytes)
+            yield chunk, start, stop
+            start = stop
+
+
+def _count(sizes: Iterable[int], chunk: int) -> int:
+    return sum(-(-size // chunk) for size in sizes)

@@ -1,0 +1,223 @@
+"""State trees: a state is taken apart into named tensors and a JSON structure (see structure.py).
+
+A state is made of dicts and OrderedDicts (keys are str or int), lists and tuples, with arrays and plain values
+at the leaves. A tensor's name is its keys joined by '.', as torch and safetensors have it; only a collision
+adds '#2'.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from asyncckpt.errors import UnsupportedDtypeError, UnsupportedStateError
+from asyncckpt.model.leaves import LEAVES, LeafAdapter, LeafRegistry
+from asyncckpt.model.metadata import Json
+from asyncckpt.model.plain import PLAIN_TYPES, encode_integer, encode_plain, encode_string
+from asyncckpt.model.structure import MAX_DEPTH, Path, clipped, show_key, show_path
+
+ROOT_NAME: Final = "value"
+"""The name of a tensor whose keys leave nothing to make a name of."""
+
+# The tag of each container's node; a list is a list.
+_CONTAINER_TAGS: Final[dict[type, str]] = {dict: "d", OrderedDict: "o", list: "", tuple: "u"}
+
+
+@dataclass(frozen=True, slots=True)
+class FlatState:
+    """A state taken apart; the arrays still share memory with it, everything else is a copy."""
+
+    tensors: dict[str, np.ndarray]
+    structure: Json
+    leaf_kinds: dict[str, str]
+
+
+class LeafPlace(NamedTuple):
+    """A leaf of a state: where it is, its name before collisions are settled, its node in the structure."""
+
+    path: Path
+    name: str
+    value: Any
+    adapter: LeafAdapter
+    node: dict[str, str]
+
+
+def flatten(state: Any, *, registry: LeafRegistry = LEAVES) -> FlatState:
+    """Take a state apart. Tensors are in the order of the tree; what is the same array twice is there once.
+
+    Raises UnsupportedStateError, with the path, for what can't be stored.
+    """
+    return assemble(*walk_state(state, registry=registry))
+
+
+def assemble(structure: Json, places: list[LeafPlace]) -> FlatState:
+    """The second half of `flatten`, for callers that let only the capture, `walk_state`, hold up an event loop.
+
+    Raises UnsupportedStateError, with the path, for leaves that can't be stored.
+    """
+    arrays: dict[Hashable, np.ndarray] = {}
+    tied: dict[Hashable, list[LeafPlace]] = {}
+    for place in places:
+        # Before ties are looked for: what can't be stored may share its memory with what can.
+        array = _array_of(place)
+        key = tie_key(place)
+        if key not in tied:
+            arrays[key] = array
+            tied[key] = []
+        tied[key].append(place)
+    tensors: dict[str, np.ndarray] = {}
+    kinds: dict[str, str] = {}
+    names = _distinct([group[0].name for group in tied.values()])
+    for name, (key, group) in zip(names, tied.items(), strict=True):
+        tensors[name] = arrays[key]
+        kinds[name] = group[0].adapter.kind
+        for place in group:
+            place.node["t"] = name
+    return FlatState(tensors, structure, kinds)
+
+
+def tie_key(place: LeafPlace) -> Hashable:
+    """Equal for two leaves of one walk that are the same memory seen in the same way."""
+    identity = place.adapter.identity(place.value)
+    return id(place) if identity is None else (place.adapter.kind, identity)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, with a '#2', '#3' … that no other has after those that were there before."""
+    natural = set(names)
+    used: set[str] = set()
+    count: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        candidate = name
+        while candidate in used or (candidate in natural and candidate != name):
+            count[name] = count.get(name, 1) + 1
+            candidate = f"{name}#{count[name]}"
+        used.add(candidate)
+        distinct.append(candidate)
+    return distinct
+
+
+def _array_of(place: LeafPlace) -> np.ndarray:
+    try:
+        return place.adapter.to_array(place.value)
+    except (UnsupportedStateError, UnsupportedDtypeError) as error:
+        raise UnsupportedStateError(f"{show_path(place.path)}: {error}") from error
+
+
+def walk_state(state: Any, *, registry: LeafRegistry = LEAVES) -> tuple[Json, list[LeafPlace]]:
+    """The structure, with the tensors still unnamed, and the leaves in the order of the tree.
+
+    Raises UnsupportedStateError, with the path, for anything but containers, plain values and known leaves.
+    """
+    walk = _Walk(registry)
+    return walk.run(state), walk.places
+
+
+class _Frame(NamedTuple):
+    """A container whose children are being visited."""
+
+    children: Iterator[tuple[str | int, Any]]
+    nodes: list[Json]
+    has_keys: bool
+    name: str | None
+    path: Path
+    around: tuple[int, ...]
+
+
+class _Walk:
+    """One pass over a state, in its order; the stack of containers is kept here and not in Python's."""
+
+    def __init__(self, registry: LeafRegistry) -> None:
+        self.places: list[LeafPlace] = []
+        self._registry = registry
+        self._frames: list[_Frame] = []
+
+    def run(self, state: Any) -> Json:
+        root = self._visit(state, None, (), ())
+        while self._frames:
+            if self._advance(self._frames[-1]):
+                self._frames.pop()
+        return root
+
+    def _advance(self, frame: _Frame) -> bool:
+        """Visit children until one is a container itself; True when there are no more."""
+        children, nodes, has_keys, name, path, around = frame
+        depth = len(self._frames)
+        for key, child in children:
+            if has_keys:
+                nodes.append(_encode_key(key, path))
+            if type(child) in PLAIN_TYPES:
+                nodes.append(encode_plain(child))
+                continue
+            nodes.append(self._visit(child, _joined(name, key), (*path, key), around))
+            if len(self._frames) > depth:
+                return False
+        return True
+
+    def _visit(self, value: Any, name: str | None, path: Path, around: tuple[int, ...]) -> Json:
+        kind = type(value)
+        if kind in PLAIN_TYPES:
+            return encode_plain(value)
+        if kind not in _CONTAINER_TAGS:
+            place = _leaf_place(value, name, path, self._registry)
+            self.places.append(place)
+            return place.node
+        _check_nesting(value, path, around)
+        tag = _CONTAINER_TAGS[kind]
+        nodes: list[Json] = []
+        has_keys = isinstance(value, dict)
+        # A copy, because what is visited between two children may be changed by another thread.
+        children: list[tuple[str | int, Any]] = list(value.items() if has_keys else enumerate(value))
+        self._frames.append(_Frame(iter(children), nodes, has_keys, name, path, (*around, id(value))))
+        return {tag: nodes} if tag else nodes
+
+
+def _check_nesting(value: Any, path: Path, around: tuple[int, ...]) -> None:
+    if id(value) in around:
+        outer = show_path(path[: around.index(id(value))])
+        raise UnsupportedStateError(f"{show_path(path)}: a cycle, this is {outer} again")
+    if len(around) >= MAX_DEPTH:
+        raise UnsupportedStateError(f"{clipped(show_path(path), 160)}: nested deeper than {MAX_DEPTH} levels")
+
+
+def _encode_key(key: Any, path: Path) -> Json:
+    if type(key) is str:
+        return encode_string(key)
+    if type(key) is int:
+        return encode_integer(key)
+    raise UnsupportedStateError(
+        f"{show_path(path)}: the key {show_key(key)} is a {type(key).__name__}; keys are str or int"
+    )
+
+
+def _joined(name: str | None, key: str | int) -> str:
+    # Names go into files as UTF-8; the structure keeps the key itself.
+    text = format(key, "d" if abs(key) < 2**64 else "x") if isinstance(key, int) else key
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if name is None else f"{name}.{text}"
+
+
+def _leaf_place(value: Any, name: str | None, path: Path, registry: LeafRegistry) -> LeafPlace:
+    adapter = registry.find(value)
+    if adapter is None:
+        raise UnsupportedStateError(f"{show_path(path)}: {_refusal(value)}{registry.complaint()}")
+    node = {"t": ""} if adapter.kind == "numpy" else {"t": "", "k": adapter.kind}
+    return LeafPlace(path, name or ROOT_NAME, value, adapter, node)
+
+
+def _refusal(value: Any) -> str:
+    kind = type(value)
+    full = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    for base in (dict, list, tuple, bool, int, float, str, bytes, complex):
+        if isinstance(value, base):
+            return f"{full} is a subclass of {base.__name__} and would come back as one: convert it first"
+    return (
+        f"a value of type {full} can't be stored; a state is made of dicts, lists, tuples, arrays, "
+        "numbers, strings, bytes and None"
+    )

@@ -1,0 +1,1 @@
+"""Operations join formats and storages: save, load, open, verify."""

@@ -1,0 +1,278 @@
+"""Reading tensors of an open checkpoint: from its memory map, or by ranges straight into the arrays.
+
+Every chunk is verified in the thread that brought it, while its bytes are still in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out
+from asyncckpt.errors import ChecksumMismatchError, FormatError
+from asyncckpt.formats.assemble import check_chunk, check_chunks, gather, require_data, to_array
+from asyncckpt.formats.index import Extent, Index, StoredTensor
+from asyncckpt.model.dtype import array_from, numpy_dtype
+from asyncckpt.model.ranges import ByteRange
+from asyncckpt.operations.files import OpenFile
+from asyncckpt.operations.slices import Index as SliceIndex
+from asyncckpt.operations.slices import select
+from asyncckpt.progress import ProgressReporter
+
+_CHECK_BATCH_BYTES = 16 * 1024 * 1024
+_DECODERS = 4
+
+
+@dataclass(slots=True)
+class _Job:
+    """One checksum chunk (or a whole tensor without checksums) and where its bytes go."""
+
+    stored: StoredTensor
+    chunk: int
+    view: memoryview
+
+
+class Fetcher:
+    """Brings tensors into arrays. `verify=False` skips the checksums."""
+
+    def __init__(
+        self,
+        index: Index,
+        files: Sequence[OpenFile],
+        threads: WorkerThreads,
+        *,
+        verify: bool,
+        memory_bytes: int,
+        report: ProgressReporter,
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._threads = threads
+        self._verify = verify
+        self._budget = ByteBudget(memory_bytes)
+        self._report = report
+
+    async def read(
+        self, wanted: Sequence[StoredTensor], into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The tensors by name. Those named in `into` are filled in place: C-contiguous arrays of their dtype.
+
+        Raises FormatError subclasses, ChecksumMismatchError with the tensor's name among them.
+        """
+        into = into or {}
+        arrays: dict[str, np.ndarray] = {}
+        direct: dict[int, list[StoredTensor]] = {}
+        pieced: list[StoredTensor] = []
+        for stored in wanted:
+            require_data(stored)
+            if stored.frames is None and stored.order == "C" and len(stored.extents) == 1:
+                direct.setdefault(stored.extents[0].file, []).append(stored)
+            else:
+                pieced.append(stored)
+        for number, group in direct.items():
+            if self._files[number].mapped is not None:
+                arrays |= await self._read_mapped(self._files[number], group, into)
+            else:
+                arrays |= await self._read_ranges(self._files[number], group, into)
+        arrays |= await self._read_pieced(pieced, into)
+        return {stored.name: arrays[stored.name] for stored in wanted}
+
+    # -- from a memory map -------------------------------------------------------------------------------------
+
+    async def _read_mapped(
+        self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        mapped = file.mapped
+        assert mapped is not None
+
+        def views() -> dict[str, np.ndarray]:
+            return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
+
+        arrays = await self._threads.run(views)
+        if self._verify:
+            await self._check(lambda: _jobs(group, self._index, arrays))
+        for name in into.keys() & arrays.keys():
+            await self._threads.run(np.copyto, into[name], arrays[name])
+            arrays[name] = into[name]
+        return arrays
+
+    async def _check(self, jobs: Callable[[], Iterator[_Job]]) -> None:
+        """Verify chunks in several threads, in batches."""
+
+        async def run(batch: Sequence[_Job]) -> None:
+            await self._threads.run(self._check_batch, batch)
+            self._report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
+
+        batches = await self._threads.run(lambda: list(_batches(jobs())))
+        await fan_out(run, batches, limit=_DECODERS)
+
+    def _check_batch(self, batch: Sequence[_Job]) -> None:
+        for job in batch:
+            check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+
+    # -- by ranges ---------------------------------------------------------------------------------------------
+
+    async def _read_ranges(
+        self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        arrays, jobs, ranges = await self._threads.run(self._prepare, file, group, into)
+        await self._fetch_jobs(file, jobs, ranges)
+        return arrays
+
+    def _prepare(
+        self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], list[_Job], list[ByteRange]]:
+        arrays = {s.name: into[s.name] if s.name in into else _empty(s) for s in group}
+        jobs, ranges = [], []
+        for job in _jobs(group, self._index, arrays):
+            start = job.stored.extents[0].offset + job.chunk * self._index.chunk_bytes
+            known = file.known(start, start + len(job.view))
+            if known is not None:
+                job.view[:] = known
+                if self._verify:
+                    check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+                continue
+            jobs.append(job)
+            ranges.append(ByteRange(start, start + len(job.view)))
+        return arrays, jobs, ranges
+
+    async def _fetch_jobs(self, file: OpenFile, jobs: Sequence[_Job], ranges: Sequence[ByteRange]) -> None:
+        damaged: list[FormatError] = []
+
+        def filled(number: int) -> None:
+            job = jobs[number]
+            if self._verify:
+                try:
+                    check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+                except ChecksumMismatchError as error:
+                    damaged.append(error)
+            self._report.advance(len(job.view), tensor=job.stored.name)
+
+        await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
+        if damaged:
+            raise min(damaged, key=str)
+
+    # -- joined or decoded -------------------------------------------------------------------------------------
+
+    async def _read_pieced(
+        self, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        async def one(stored: StoredTensor) -> tuple[str, np.ndarray]:
+            extents = stored.frames.extents if stored.frames else stored.extents
+            async with self._budget.reserve(sum(e.size for e in extents)):
+                parts = {extent: await self._bytes(extent) for extent in set(extents)}
+                array = await self._threads.run(self._join, stored, parts, into.get(stored.name))
+            self._report.advance(stored.metadata.size, tensor=stored.name)
+            return stored.name, array
+
+        return dict(await fan_out(one, group, limit=_DECODERS))
+
+    async def _bytes(self, extent: Extent) -> memoryview:
+        file = self._files[extent.file]
+        known = file.known(extent.offset, extent.end)
+        if known is not None:
+            return known
+        return memoryview(await file.reader.read_range(extent.offset, extent.end))
+
+    def _join(
+        self, stored: StoredTensor, parts: Mapping[Extent, memoryview], target: np.ndarray | None
+    ) -> np.ndarray:
+        view = gather(stored, lambda extent: parts[extent])
+        if self._verify:
+            check_chunks(stored, self._index.chunk_bytes, view)
+        array = to_array(stored, view)
+        if target is not None:
+            np.copyto(target, array)
+            return target
+        return array if array.flags.writeable and stored.order == "C" else np.array(array, order="C")
+
+    # -- slices ------------------------------------------------------------------------------------------------
+
+    async def read_slice(self, stored: StoredTensor, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
+        """A slice, from its own bytes alone, rounded to checksum chunks where they are verified."""
+        require_data(stored)
+        tensor = stored.metadata
+        item = numpy_dtype(tensor.dtype).itemsize
+        selection = select(tensor.shape, item, index)
+        if stored.frames is not None or stored.order == "F" or len(stored.extents) != 1:
+            whole = (await self.read([stored]))[stored.name]
+            return whole[selection.rows][selection.index] if tensor.shape else whole
+        row = tensor.size // tensor.shape[0] if tensor.shape and tensor.shape[0] else tensor.size
+        base, rows = selection.rows.start * row, selection.rows.stop - selection.rows.start
+        ranges = self._rounded(stored, selection.runs)
+        start = min([base, *(r.start for r in ranges)])
+        end = max([base + rows * row, *(r.end for r in ranges)])
+        buffer = await self._read_into_span(stored, ranges, start, end)
+        part = array_from(
+            buffer[base - start : base - start + rows * row], tensor.dtype, self._rows_shape(stored, rows)
+        )
+        return part[selection.index] if tensor.shape else part
+
+    @staticmethod
+    def _rows_shape(stored: StoredTensor, rows: int) -> tuple[int, ...]:
+        shape = stored.metadata.shape
+        return (rows, *shape[1:]) if shape else ()
+
+    def _rounded(self, stored: StoredTensor, runs: Sequence[ByteRange]) -> list[ByteRange]:
+        """The runs themselves, or the checksum chunks that hold them, each once."""
+        if not self._verify or stored.checksums is None:
+            return list(runs)
+        size, chunk = stored.metadata.size, self._index.chunk_bytes
+        numbers = sorted({n for run in runs for n in range(run.start // chunk, -(-run.end // chunk))})
+        return [ByteRange(n * chunk, min(size, (n + 1) * chunk)) for n in numbers]
+
+    async def _read_into_span(
+        self, stored: StoredTensor, ranges: Sequence[ByteRange], start: int, end: int
+    ) -> memoryview:
+        """Bytes [start, end) of the tensor, of which only `ranges` are really there."""
+        extent = stored.extents[0]
+        file = self._files[extent.file]
+        chunk = self._index.chunk_bytes
+        checked = self._verify and stored.checksums is not None
+        if file.mapped is not None:
+            span = file.mapped[extent.offset + start : extent.offset + end]
+        else:
+            span = memoryview(np.empty(end - start, np.uint8)).cast("B")
+        jobs = [
+            _Job(stored, r.start // chunk if checked else 0, span[r.start - start : r.end - start])
+            for r in ranges
+        ]
+        if file.mapped is None:
+            absolute = [ByteRange(extent.offset + r.start, extent.offset + r.end) for r in ranges]
+            await file.reader.read_ranges(absolute, [job.view for job in jobs])
+        if checked:
+            await self._check(lambda: iter(jobs))
+        return span
+
+
+def _extent_view(mapped: memoryview, extent: Extent) -> memoryview:
+    return mapped[extent.offset : extent.end]
+
+
+def _empty(stored: StoredTensor) -> np.ndarray:
+    return np.empty(stored.metadata.shape, numpy_dtype(stored.metadata.dtype))
+
+
+def _jobs(group: Sequence[StoredTensor], index: Index, arrays: Mapping[str, np.ndarray]) -> Iterator[_Job]:
+    """The chunks of the tensors, as views of the arrays that hold them or will."""
+    for stored in group:
+        flat = arrays[stored.name].reshape(-1).view(np.uint8).data
+        size = len(flat)
+        step = index.chunk_bytes if stored.checksums is not None else max(size, 1)
+        for chunk, start in enumerate(range(0, size, step)):
+            yield _Job(stored, chunk, flat[start : start + step])
+
+
+def _batches(jobs: Iterator[_Job]) -> Iterator[list[_Job]]:
+    batch: list[_Job] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        size += len(job.view)
+        if size >= _CHECK_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,171 @@
+"""`load`: a whole state, or a part of it, as it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.errors import MismatchError, TensorNotFoundError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.model.into import Destinations, tensors_into
+from asyncckpt.model.leaves import Leaves
+from asyncckpt.model.metadata import CheckpointMetadata, Json
+from asyncckpt.model.structure import rebuild
+from asyncckpt.operations.location import Location, StorageOptions
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
+from asyncckpt.progress import ProgressCallback
+
+Only = str | Iterable[str] | Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What `load(strict=False)` found besides the state: leaves of `into` that the checkpoint lacks, and tensors
+    of the checkpoint that had no place."""
+
+    state: Any
+    metadata: CheckpointMetadata
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+@overload
+async def load(
+    location: Location,
+    *,
+    only: Only | None = ...,
+    into: Any = ...,
+    strict: Literal[True] = ...,
+    verify: bool = ...,
+    leaves: Leaves = ...,
+    format: str | ICheckpointFormat | None = ...,
+    memory_bytes: int = ...,
+    cancellation: CancellationToken | None = ...,
+    progress: ProgressCallback | None = ...,
+    storage_options: StorageOptions | None = ...,
+) -> Any: ...
+
+
+@overload
+async def load(
+    location: Location,
+    *,
+    only: Only | None = ...,
+    into: Any = ...,
+    strict: Literal[False],
+    verify: bool = ...,
+    leaves: Leaves = ...,
+    format: str | ICheckpointFormat | None = ...,
+    memory_bytes: int = ...,
+    cancellation: CancellationToken | None = ...,
+    progress: ProgressCallback | None = ...,
+    storage_options: StorageOptions | None = ...,
+) -> LoadReport: ...
+
+
+async def load(
+    location: Location,
+    *,
+    only: Only | None = None,
+    into: Any = None,
+    strict: bool = True,
+    verify: bool = True,
+    leaves: Leaves = "native",
+    format: str | ICheckpointFormat | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> Any:
+    """The state, as it was saved; from a foreign file a flat dict of arrays.
+
+    `only` is a glob, names or a predicate: other tensors are left out. `into` is a state whose arrays are filled
+    in place; with `strict` (the default) it must fit exactly, else a LoadReport says what did not. With
+    `leaves="numpy"` arrays of frameworks come back as numpy's.
+
+    Raises CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the tensor), MismatchError,
+    TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the arrays of `into` may
+    have been changed in part.
+    """
+    async with open_checkpoint(
+        location,
+        format=format,
+        verify=verify,
+        memory_bytes=memory_bytes,
+        cancellation=cancellation,
+        progress=progress,
+        storage_options=storage_options,
+    ) as checkpoint:
+        names = select_names(checkpoint.tensors, only)
+        structure = checkpoint.tree if checkpoint.tree is not None else foreign_tree(checkpoint.tensors)
+        partial = only is not None
+        if into is None:
+            arrays = await checkpoint.read_many(names)
+            state = await run_in_thread(lambda: rebuild(structure, arrays, leaves=leaves, partial=partial))
+            return state if strict else LoadReport(state, checkpoint.metadata, (), ())
+        return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
+
+
+async def _load_into(
+    checkpoint: Checkpoint, structure: Json, names: list[str], into: Any, *, strict: bool, partial: bool
+) -> Any:
+    wanted = set(names)
+    places = tensors_into(structure, into)
+    unexpected = tuple(name for name in places.unexpected if name in wanted)
+    missing = () if partial else places.missing
+    if strict and (missing or unexpected):
+        raise MismatchError(
+            f"the state to fill does not fit: missing from the checkpoint {list(missing[:5])}, "
+            f"without a place in the state {list(unexpected[:5])}; strict=False reports instead"
+        )
+    loaded = [name for name in names if name in places.arrays]
+    arrays = await checkpoint.read_many(
+        loaded + [name for name in places.replaced if name in wanted],
+        into={name: places.arrays[name][0] for name in loaded},
+    )
+    await run_in_thread(_fill_others, places, arrays, loaded)
+    return into if strict else LoadReport(into, checkpoint.metadata, missing, unexpected)
+
+
+def _fill_others(places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> None:
+    """A tensor that was stored once may have several places in the state."""
+    for name in loaded:
+        for other in places.arrays[name][1:]:
+            np.copyto(other, arrays[name])
+
+
+def select_names(tensors: Iterable[str], only: Only | None) -> list[str]:
+    """The names that `only` means, in their order. Raises TensorNotFoundError for a name that is not there."""
+    names = list(tensors)
+    if only is None:
+        return names
+    if isinstance(only, str):
+        chosen = [name for name in names if fnmatchcase(name, only)]
+        if not chosen:
+            raise TensorNotFoundError(f"no tensor matches {only!r}; the first of {len(names)} is {names[:1]}")
+        return chosen
+    if callable(only):
+        return [name for name in names if only(name)]
+    asked = list(only)
+    absent = sorted(set(asked) - set(names))
+    if absent:
+        raise TensorNotFoundError(
+            f"{len(absent)} tensors are not in the checkpoint, {absent[0]!r} among them"
+        )
+    wanted = set(asked)
+    return [name for name in names if name in wanted]
+
+
+def foreign_tree(tensors: Iterable[str]) -> Json:
+    """The structure of a flat dict of arrays."""
+    members: list[Json] = []
+    for name in tensors:
+        members += [name, {"t": name}]
+    return {"d": members}

@@ -1,0 +1,64 @@
+"""Locations: a URL, a path, a `(storage, key)` pair or, for reading, bytes. Every call takes any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from asyncckpt.model.digests import Buffer
+from asyncckpt.storage.base import ICheckpointStorage
+from asyncckpt.storage.factory import open_storage, redacted, split_location
+from asyncckpt.storage.memory import MemoryStorage
+
+Location = str | os.PathLike[str] | tuple[ICheckpointStorage, str] | Buffer
+StorageOptions = Mapping[str, Any]
+_BYTES_KEY = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An object: the storage that has it, and its key. `shown` is how errors call it, without secrets."""
+
+    storage: ICheckpointStorage
+    key: str
+    shown: str
+
+    @property
+    def name(self) -> str:
+        """The key without folders."""
+        return PurePosixPath(self.key).name
+
+    def sibling(self, name: str) -> Place:
+        """The object of that name in the same folder."""
+        folder, slash, _ = self.key.rpartition("/")
+        return Place(self.storage, f"{folder}{slash}{name}", f"{self.shown.rpartition('/')[0]}/{name}")
+
+
+@asynccontextmanager
+async def resolve(location: Location, storage_options: StorageOptions | None = None) -> AsyncIterator[Place]:
+    """The place that a location means; a storage that was opened for it is closed at the end.
+
+    Raises InvalidKeyError, MissingExtraError, and TypeError for what is no location.
+    """
+    if isinstance(location, tuple):
+        storage, key = location
+        if not isinstance(storage, ICheckpointStorage):
+            raise TypeError(f"a location pair is (storage, key), not ({type(storage).__name__}, …)")
+        yield Place(storage, key, f"{storage!r}/{key}")
+        return
+    if isinstance(location, bytes | bytearray | memoryview):
+        memory = MemoryStorage()
+        await memory.write(_BYTES_KEY, location)
+        yield Place(memory, _BYTES_KEY, "bytes in memory")
+        return
+    if not isinstance(location, str | os.PathLike):
+        raise TypeError(
+            f"a location is a URL, a path, (storage, key) or bytes, not {type(location).__name__}"
+        )
+    root, key = split_location(location)
+    async with open_storage(root, storage_options=storage_options) as storage:
+        yield Place(storage, key, redacted(os.fspath(location)))

@@ -1,0 +1,210 @@
+"""`open_checkpoint`: a checkpoint, opened lazily. One or two small reads; then only the bytes that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+
+import numpy as np
+
+from asyncckpt._aio import WorkerThreads
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import MismatchError, TensorNotFoundError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.index import Index, StoredTensor
+from asyncckpt.formats.registry import get_format
+from asyncckpt.model.dtype import dtype_name
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.operations.fetch import Fetcher
+from asyncckpt.operations.files import OpenFile, OpenFiles
+from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
+from asyncckpt.operations.pieces import Joined, join_pieces
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS
+from asyncckpt.operations.slices import Index as SliceIndex
+from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
+from asyncckpt.storage.retry import on_retry
+
+
+class Checkpoint:
+    """An open checkpoint. `tensors` maps names to metadata; their bytes are read when asked for."""
+
+    def __init__(
+        self,
+        place: Place,
+        format: ICheckpointFormat,
+        index: Index,
+        files: Sequence[OpenFile],
+        fetcher: Fetcher,
+    ) -> None:
+        self._place = place
+        self._format = format
+        self._index = index
+        self._files = files
+        self._fetcher = fetcher
+        self._stored = {stored.name: stored for stored in index.tensors}
+        self._joined = join_pieces(index.tensors)
+        single = {name: s.metadata for name, s in self._stored.items() if name not in _members(self._joined)}
+        joined = {name: tensor.metadata for name, tensor in self._joined.items()}
+        self._tensors = MappingProxyType({**single, **joined})
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self._place.shown}: {self.format} {self.version}, {len(self._tensors)} tensors>"
+
+    @property
+    def format(self) -> str:
+        """The name of its format."""
+        return self._index.format
+
+    @property
+    def version(self) -> str:
+        """The version of the format that the file has."""
+        return self._index.version
+
+    @property
+    def metadata(self) -> CheckpointMetadata:
+        return self._index.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorMetadata]:
+        """Every tensor, by name; one that is stored in pieces is one tensor here, with its `pieces`."""
+        return self._tensors
+
+    @property
+    def tree(self) -> Json:
+        """The structure of the state that was saved; None for a foreign file."""
+        return self._index.tree
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._index.warnings
+
+    @property
+    def details(self) -> Mapping[str, Json]:
+        """What is particular to the format, as `inspect` shows it."""
+        return self._index.details
+
+    @property
+    def size(self) -> int:
+        """The bytes of all its files."""
+        return sum(file.size for file in self._files)
+
+    @property
+    def index(self) -> Index:
+        """Where every tensor's bytes are."""
+        return self._index
+
+    @property
+    def files(self) -> Sequence[OpenFile]:
+        return self._files
+
+    async def read(self, name: str) -> np.ndarray:
+        """One tensor, verified. Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses."""
+        return (await self.read_many([name]))[name]
+
+    async def read_many(
+        self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Several tensors in few requests; those named in `into` are filled in place.
+
+        Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
+        """
+        into = into or {}
+        for name, array in into.items():
+            self._require_match(name, array)
+        plain = [self._find(name) for name in names if name not in self._joined]
+        direct = {name: array for name, array in into.items() if _takes_bytes(array)}
+        arrays = await self._fetcher.read(plain, direct)
+        for name in names:
+            if name in self._joined:
+                joined = self._joined[name]
+                arrays[name] = joined.assemble(await self._fetcher.read(joined.stored))
+        for name in into.keys() & arrays.keys():
+            if arrays[name] is not into[name]:
+                np.copyto(into[name], arrays[name])
+                arrays[name] = into[name]
+        return {name: arrays[name] for name in names}
+
+    async def read_slice(self, name: str, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
+        """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
+
+        Raises as `read` does, and MismatchError for an index that does not fit the shape.
+        """
+        if name in self._joined:
+            joined = self._joined[name]
+            return joined.assemble(await self._fetcher.read(joined.stored))[_as_tuple(index)]
+        return await self._fetcher.read_slice(self._find(name), index)
+
+    async def read_into(self, name: str, destination: np.ndarray) -> None:
+        """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
+        await self.read_many([name], into={name: destination})
+
+    def _find(self, name: str) -> StoredTensor:
+        try:
+            return self._stored[name]
+        except KeyError:
+            raise TensorNotFoundError(
+                f"{self._place.shown} has no tensor {name!r}{self._similar(name)}"
+            ) from None
+
+    def _similar(self, name: str) -> str:
+        last = name.rpartition(".")[2]
+        near = [other for other in self._tensors if other.endswith(last)][:3]
+        return f"; similar are {', '.join(map(repr, near))}" if near and last else ""
+
+    def _require_match(self, name: str, array: np.ndarray) -> None:
+        tensor = self._tensors[name] if name in self._tensors else self._find(name).metadata
+        if array.shape != tensor.shape or dtype_name(array.dtype) != tensor.dtype:
+            raise MismatchError(
+                f"tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, the array to fill is "
+                f"{array.dtype} {list(array.shape)}"
+            )
+        if not array.flags.writeable:
+            raise MismatchError(f"the array to fill with {name!r} is read-only")
+
+
+def _members(joined: Mapping[str, Joined]) -> set[str]:
+    return {stored.name for tensor in joined.values() for stored in tensor.stored}
+
+
+def _takes_bytes(array: np.ndarray) -> bool:
+    return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
+
+
+def _as_tuple(index: Sequence[SliceIndex] | SliceIndex) -> tuple[SliceIndex, ...]:
+    return (index,) if isinstance(index, int | slice) else tuple(index)
+
+
+@asynccontextmanager
+async def open_checkpoint(
+    location: Location,
+    *,
+    format: str | ICheckpointFormat | None = None,
+    verify: bool = True,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> AsyncIterator[Checkpoint]:
+    """Open a checkpoint of any format, recognised by its bytes unless `format` names it.
+
+    Its version is pinned: should the object be replaced while it is open, reads raise ObjectChangedError.
+    The token ends the whole block. Raises CheckpointNotFoundError, IncompleteCheckpointError, FormatError
+    subclasses, StorageError subclasses, OperationCancelledError.
+    """
+    with ProgressReporter(progress) as report:
+        report.phase(Phase.OPEN)
+        chosen = get_format(format) if isinstance(format, str) else format
+        async with (
+            bind(cancellation),
+            resolve(location, storage_options) as place,
+            WorkerThreads(WORKERS, name="load") as threads,
+            AsyncExitStack() as stack,
+        ):
+            on_retry.set(report.retry)
+            opened = OpenFiles(place, threads, stack)
+            found, index = await opened.parse(chosen)
+            files = opened.of(index)
+            report.phase(Phase.READ, bytes_total=sum(s.metadata.size for s in index.tensors))
+            fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
+            yield Checkpoint(place, found, index, files, fetcher)

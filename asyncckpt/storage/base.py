@@ -1,0 +1,437 @@
+"""`ICheckpointStorage`: what every storage offers, and the small hooks that a backend fills in.
+
+The public methods are final: they check the key, bind the cancellation token and leave the rest to hooks, whose
+names begin with an underscore. Hooks raise `StorageError` subclasses only: a backend maps its driver's errors
+once, where they occur. Objects appear whole or not at all, are never renamed, and folders do not exist.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, final
+
+from asyncckpt._aio import ShieldTimeoutError, run_in_thread, run_shielded, shield
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, RangeError, UnsupportedOperationError
+from asyncckpt.model.digests import Buffer
+from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
+from asyncckpt.storage.keys import validate_key, validate_prefix
+
+COMMIT_TIMEOUT = 60.0
+"""Seconds that a commit may take after its caller was cancelled, before its outcome counts as unknown."""
+CLEANUP_TIMEOUT = 30.0
+"""Seconds that the removal of an unfinished upload may take."""
+SLOWEST_BYTES_PER_SECOND = 1_000_000
+"""A whole object gets this much more time, on top of the commit's."""
+_WHOLE_READ_BYTES = 8 * 1024 * 1024
+_PLANNED_ON_THE_LOOP = 1000
+"""More ranges than this are checked and merged in a thread: it would take the loop milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object. `version` changes whenever its bytes do; `write_id` is who wrote it, where that is known."""
+
+    key: str
+    size: int
+    version: str
+    write_id: str | None = None
+    modified: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a storage can promise; the docs list it for each."""
+
+    atomic: bool = True
+    """An object appears whole or not at all, and replaces another in one step."""
+    exclusive: bool = True
+    """`write_new` and `exclusive=True` never overwrite, even against a racing writer."""
+    any_order: bool = True
+    """Parts may be written in any order, so that a header can go last."""
+    server_copy: bool = False
+    """`copy_part` moves bytes without sending them through this process."""
+    remote: bool = False
+    """Each request costs a round trip: reads are merged and made larger."""
+
+
+class ObjectWriter(ABC):
+    """An object that is being written, in parts, and is visible only after the commit.
+
+    Every part but the last has `part_bytes` bytes; part i begins at i × part_bytes. Without
+    `Capabilities.any_order` they are written one after another. Hold it through `open_writer` only.
+    """
+
+    part_bytes: int
+    concurrency: int
+    write_id: str
+    committed: ObjectInfo | None = None
+    """What was written, once the block of `open_writer` has been left."""
+
+    @abstractmethod
+    async def write_part(self, index: int, views: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        """Write one part, given as views that are sent without being joined; `crc32c` is that of all of them."""
+
+    async def copy_part(self, index: int, key: str, start: int, end: int) -> None:
+        """Fill one part with bytes [start, end) of another object, on the server's side.
+
+        Raises UnsupportedOperationError where the storage can't.
+        """
+        raise UnsupportedOperationError(f"{type(self).__name__} can't copy {key!r} [{start}, {end})")
+
+    @abstractmethod
+    async def commit(self) -> ObjectInfo:
+        """Make the object visible, in one atomic step. Called once, shielded, by `open_writer`."""
+
+    @abstractmethod
+    async def abort(self) -> None:
+        """Leave nothing behind. Called after any failure or cancel; must be safe to call in any state."""
+
+
+class ObjectReader(ABC):
+    """One version of an object, pinned: what is read through it is that version, or ObjectChangedError."""
+
+    info: ObjectInfo
+    first: bytes
+    """The first bytes, as many as were asked for when it was opened (or all, if there are fewer)."""
+
+    @abstractmethod
+    async def fetch(
+        self,
+        requests: Sequence[MergedRange],
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        filled: Callable[[int], None] | None,
+    ) -> None:
+        """Fill `into[i]` with `ranges[i]` for every member of every request; `filled(i)` may run in any thread."""
+
+    def map(self) -> memoryview | None:
+        """The whole object as private, writable memory; None where it can't be mapped. Blocks: call in a thread."""
+        return None
+
+    async def aclose(self) -> None:  # noqa: B027 - most pins hold nothing
+        """Let go of what the pin holds."""
+
+    @final
+    async def read_range(self, start: int, end: int) -> bytes:
+        """Bytes [start, end). Raises RangeError when the object is shorter."""
+        buffer = bytearray(max(0, end - start))
+        await self.read_ranges([ByteRange(start, end)], [memoryview(buffer)])
+        return bytes(buffer)
+
+    @final
+    async def read_ranges(
+        self,
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        *,
+        policy: MergePolicy | None = None,
+        filled: Callable[[int], None] | None = None,
+    ) -> None:
+        """Fill each buffer with its range, near ranges in one request.
+
+        `filled(i)` is called once buffer i is complete, from whichever thread filled it, while the bytes are
+        still in the cache. Raises RangeError when a range leaves the object, or does not fit its buffer.
+        """
+        requests = await self._plan(ranges, into, policy)
+        await self.fetch(requests, ranges, into, filled)
+
+    async def _plan(
+        self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None
+    ) -> list[MergedRange]:
+        if len(ranges) <= _PLANNED_ON_THE_LOOP:
+            return self._checked(ranges, into, policy)
+        return await run_in_thread(self._checked, ranges, into, policy)
+
+    def _checked(
+        self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None
+    ) -> list[MergedRange]:
+        for wanted, buffer in zip(ranges, into, strict=True):
+            if not 0 <= wanted.start <= wanted.end <= self.info.size:
+                raise RangeError(
+                    f"range [{wanted.start}, {wanted.end}) leaves {self.info.key!r}, which has {self.info.size} bytes"
+                )
+            if buffer.nbytes != wanted.size:
+                raise RangeError(f"a range of {wanted.size} bytes does not fit a buffer of {buffer.nbytes}")
+        return merge_ranges(ranges, policy)
+
+
+class ICheckpointStorage(ABC):
+    """Where checkpoints live: objects under keys, inside one root.
+
+    Every method takes a `cancellation` token; a fired token ends in OperationCancelledError, and nothing that
+    was being written is left behind. Use it as an async context manager, or call `aclose`.
+    """
+
+    capabilities: Capabilities = Capabilities()
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    @final
+    async def write(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        *,
+        write_id: str | None = None,
+        on_commit: Callable[[ObjectInfo], None] | None = None,
+        cancellation: CancellationToken | None = None,
+    ) -> ObjectInfo:
+        """Write a whole object, replacing what was there. Once it has begun it runs to its end.
+
+        `on_commit` hears of the success also when the caller was cancelled meanwhile.
+        """
+        return await self._write(key, data, False, write_id, on_commit, cancellation)
+
+    @final
+    async def write_new(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        *,
+        write_id: str | None = None,
+        on_commit: Callable[[ObjectInfo], None] | None = None,
+        cancellation: CancellationToken | None = None,
+    ) -> ObjectInfo:
+        """The same for an object that must not exist yet. Raises ObjectExistsError."""
+        return await self._write(key, data, True, write_id, on_commit, cancellation)
+
+    async def _write(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        exclusive: bool,
+        write_id: str | None,
+        on_commit: Callable[[ObjectInfo], None] | None,
+        cancellation: CancellationToken | None,
+    ) -> ObjectInfo:
+        validate_key(key)
+        self._require(exclusive=exclusive)
+        views = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
+        identity = write_id or new_write_id()
+        size = sum(memoryview(view).nbytes for view in views)
+        async with bind(cancellation) as scope:
+            scope.commit()
+            return await commit_shielded(
+                self._put(key, views, exclusive=exclusive, write_id=identity),
+                key=key,
+                write_id=identity,
+                timeout=COMMIT_TIMEOUT + size / SLOWEST_BYTES_PER_SECOND,
+                on_commit=on_commit,
+            )
+
+    @final
+    @asynccontextmanager
+    async def open_writer(
+        self,
+        key: str,
+        *,
+        size: int | None = None,
+        exclusive: bool = False,
+        part_bytes: int | None = None,
+        write_id: str | None = None,
+        cancellation: CancellationToken | None = None,
+    ) -> AsyncIterator[ObjectWriter]:
+        """An object written in parts: visible after a clean exit from the block, gone after any other.
+
+        `size` is the exact size, None when the end is not known yet (then set `part_bytes` for large objects).
+        Raises ObjectExistsError at the exit (or before) when `exclusive` and the key is taken.
+        """
+        validate_key(key)
+        self._require(exclusive=exclusive)
+        identity = write_id or new_write_id()
+        async with bind(cancellation) as scope:
+            writer = await self._open_writer(
+                key, size=size, exclusive=exclusive, part_bytes=part_bytes, write_id=identity
+            )
+            try:
+                yield writer
+            except BaseException:
+                await run_shielded(writer.abort(), timeout=CLEANUP_TIMEOUT)
+                raise
+            scope.commit()
+            await self._commit(writer, key)
+
+    async def _commit(self, writer: ObjectWriter, key: str) -> None:
+        def note(info: ObjectInfo) -> None:
+            writer.committed = info
+
+        try:
+            await commit_shielded(
+                writer.commit(), key=key, write_id=writer.write_id, timeout=COMMIT_TIMEOUT, on_commit=note
+            )
+        except BaseException:
+            if writer.committed is None:
+                await run_shielded(writer.abort(), timeout=CLEANUP_TIMEOUT)
+            raise
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @final
+    @asynccontextmanager
+    async def open_reader(
+        self, key: str, *, first_bytes: int = 0, cancellation: CancellationToken | None = None
+    ) -> AsyncIterator[ObjectReader]:
+        """The object as it is now, pinned, with its first bytes, in one request. Raises ObjectNotFoundError."""
+        validate_key(key)
+        async with bind(cancellation):
+            reader = await self._open_reader(key, first_bytes=first_bytes)
+            try:
+                yield reader
+            finally:
+                await run_shielded(reader.aclose(), timeout=CLEANUP_TIMEOUT)
+
+    @final
+    async def read(self, key: str, *, cancellation: CancellationToken | None = None) -> bytes:
+        """The whole object. Raises ObjectNotFoundError."""
+        async with self.open_reader(key, first_bytes=_WHOLE_READ_BYTES, cancellation=cancellation) as reader:
+            if len(reader.first) == reader.info.size:
+                return reader.first
+            return reader.first + await reader.read_range(len(reader.first), reader.info.size)
+
+    @final
+    async def read_range(
+        self, key: str, start: int, end: int, *, cancellation: CancellationToken | None = None
+    ) -> bytes:
+        """Bytes [start, end) of the object. Raises ObjectNotFoundError, RangeError."""
+        async with self.open_reader(key, cancellation=cancellation) as reader:
+            return await reader.read_range(start, end)
+
+    @final
+    async def read_ranges(
+        self,
+        key: str,
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        *,
+        policy: MergePolicy | None = None,
+        cancellation: CancellationToken | None = None,
+    ) -> None:
+        """Fill the caller's buffers with ranges of one version of the object. Raises as `read_range` does."""
+        async with self.open_reader(key, cancellation=cancellation) as reader:
+            await reader.read_ranges(ranges, into, policy=policy)
+
+    @final
+    async def stat(self, key: str, *, cancellation: CancellationToken | None = None) -> ObjectInfo:
+        """What is known of the object. Raises ObjectNotFoundError."""
+        validate_key(key)
+        async with bind(cancellation):
+            return await self._stat(key)
+
+    @final
+    async def exists(self, key: str, *, cancellation: CancellationToken | None = None) -> bool:
+        """Whether the object is there. A storage that can't tell raises; it never answers False."""
+        try:
+            await self.stat(key, cancellation=cancellation)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    @final
+    async def list(
+        self, prefix: str = "", *, cancellation: CancellationToken | None = None
+    ) -> AsyncIterator[ObjectInfo]:
+        """Every object whose key begins with `prefix`, in the order of the keys' bytes; never from a cache."""
+        validate_prefix(prefix)
+        pages = self._list(prefix)
+        try:
+            while True:
+                async with bind(cancellation):
+                    page = await anext(pages, None)
+                if page is None:
+                    return
+                for info in page:
+                    yield info
+        finally:
+            await pages.aclose()
+
+    @final
+    async def delete(
+        self, key: str, *, missing_ok: bool = True, cancellation: CancellationToken | None = None
+    ) -> None:
+        """Remove the object. Raises ObjectNotFoundError only with `missing_ok=False`."""
+        validate_key(key)
+        async with bind(cancellation):
+            if not missing_ok:
+                await self._stat(key)
+            await self._delete(key)
+
+    async def aclose(self) -> None:  # noqa: B027 - not every storage has connections
+        """Close connections. Safe to call twice."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await run_shielded(self.aclose(), timeout=CLEANUP_TIMEOUT)
+
+    def _require(self, *, exclusive: bool) -> None:
+        if exclusive and not self.capabilities.exclusive:
+            raise UnsupportedOperationError(
+                f"{self!r} can't promise an exclusive create; pass overwrite=True if no other writer uses the key"
+            )
+
+    # -- hooks -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _put(
+        self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str
+    ) -> ObjectInfo: ...
+
+    @abstractmethod
+    async def _open_writer(
+        self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
+    ) -> ObjectWriter: ...
+
+    @abstractmethod
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader: ...
+
+    @abstractmethod
+    async def _stat(self, key: str) -> ObjectInfo: ...
+
+    @abstractmethod
+    def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """Pages of objects, in the order of the keys' bytes."""
+
+    @abstractmethod
+    async def _delete(self, key: str) -> None:
+        """Remove the object; one that is not there is no error."""
+
+
+async def commit_shielded(
+    commit: Coroutine[Any, Any, ObjectInfo],
+    *,
+    key: str,
+    write_id: str,
+    timeout: float,
+    on_commit: Callable[[ObjectInfo], None] | None,
+) -> ObjectInfo:
+    """Run a commit to its end whoever cancels, then raise the cancel.
+
+    Raises OutcomeUnknownError when the store stays silent.
+    """
+    outcome = await shield(commit, timeout=timeout)
+    if outcome.error is None and on_commit is not None:
+        on_commit(outcome.result())
+    outcome.raise_if_cancelled()
+    try:
+        return outcome.result()
+    except ShieldTimeoutError as error:
+        raise OutcomeUnknownError(
+            f"the storage did not say within {timeout:.0f} s whether {key!r} was written (write id {write_id}); "
+            "look for an object with that write id before you write again",
+            write_id=write_id,
+        ) from error
+
+
+def new_write_id() -> str:
+    """A fresh identity for one write, with which a lost acknowledgement is settled."""
+    return uuid.uuid4().hex

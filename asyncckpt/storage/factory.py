@@ -1,0 +1,149 @@
+"""From a URL or a path to a storage: `open_storage`, and `split_location` for a checkpoint's own URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from os import PathLike, fspath
+from typing import Any
+from urllib.parse import unquote
+
+from asyncckpt.errors import InvalidKeyError, UnsupportedOperationError
+from asyncckpt.storage.base import ICheckpointStorage
+from asyncckpt.storage.keys import validate_key
+from asyncckpt.storage.local import LocalStorage
+
+Location = str | PathLike[str]
+
+ENTRY_POINT_GROUP = "asyncckpt.storages"
+"""Entry points named by their scheme: a callable `(url, storage_options) -> ICheckpointStorage`."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
+_LOCAL = frozenset({"file", "local"})
+_S3 = frozenset({"s3", "s3a"})
+_GCS = frozenset({"gs", "gcs"})
+
+
+def open_storage(url: Location, *, storage_options: Mapping[str, Any] | None = None) -> ICheckpointStorage:
+    """The storage whose root is `url`: use it as `async with open_storage(url) as storage`.
+
+    A path, `file://`, `s3://`, `gs://`, any scheme of fsspec, or one that an entry point of the group
+    `asyncckpt.storages` serves; `storage_options` go to the driver. Nothing is sent yet. Raises
+    UnsupportedOperationError for an unknown scheme, MissingExtraError when the driver is not installed.
+    """
+    options = dict(storage_options or {})
+    scheme, rest = _split_scheme(url)
+    if scheme in _LOCAL:
+        if options:
+            raise UnsupportedOperationError(
+                f"a local path takes no storage_options, got {', '.join(sorted(options))}"
+            )
+        return LocalStorage(rest)
+    text = fspath(url)
+    if scheme in _S3:
+        from asyncckpt.storage.s3 import S3Storage
+
+        bucket, prefix = _bucket_and_prefix(text, rest)
+        return S3Storage(bucket, prefix, storage_options=options)
+    if scheme in _GCS:
+        from asyncckpt.storage.gcs import GcsStorage
+
+        bucket, prefix = _bucket_and_prefix(text, rest)
+        return GcsStorage(bucket, prefix, storage_options=options)
+    return _open_registered(scheme, text, options)
+
+
+def split_location(url: Location) -> tuple[str, str]:
+    """The root and the key of one object: `s3://bucket/run/a.ckpt` → (`s3://bucket/run`, `a.ckpt`).
+
+    Raises InvalidKeyError when the last part of the URL or path is no key.
+    """
+    scheme, rest = _split_scheme(url)
+    if scheme in _LOCAL:
+        folder, name = os.path.split(rest)
+        return folder or ".", _key_of(name, url)
+    head, slash, name = rest.rpartition("/")
+    if scheme in _S3 | _GCS and not slash:
+        raise InvalidKeyError(
+            f"{redacted(url)!r} names a bucket; add the object's key, as in s3://bucket/key"
+        )
+    if "::" in rest:
+        raise UnsupportedOperationError(
+            f"{redacted(url)!r} chains one file inside another; open the storage and give (storage, key) instead"
+        )
+    return f"{scheme}://{head}", _key_of(name, url)
+
+
+def redacted(url: Location) -> str:
+    """The URL without what may be secret: user names, passwords, and the query of a signed URL."""
+    text = fspath(url)
+    match = _SCHEME.match(text)
+    if match is None:
+        return text
+    host, slash, path = text[match.end() :].partition("/")
+    path, question, _ = path.partition("?")
+    user, at, plain_host = host.rpartition("@")
+    shown = f"…@{plain_host}" if at and ":" in user else host
+    return f"{match.group()}{shown}{slash}{path}{'?…' if question else ''}"
+
+
+def _split_scheme(url: Location) -> tuple[str, str]:
+    """The scheme in lower case and what follows; a path has the scheme `file`."""
+    text = fspath(url)
+    if not isinstance(text, str) or not text:
+        raise InvalidKeyError("a location is a URL or a path, got an empty one")
+    match = _SCHEME.match(text)
+    if match is None:
+        return "file", os.path.expanduser(text) if isinstance(url, str) else text
+    scheme, rest = match.group(1).lower(), text[match.end() :]
+    if scheme in _LOCAL:
+        return scheme, _path_of_file_url(rest)
+    return scheme, rest
+
+
+def _path_of_file_url(rest: str) -> str:
+    host, _, path = rest.partition("/")
+    if host == "localhost":
+        rest = f"/{path}"
+    elif host and host not in (".", ".."):
+        raise UnsupportedOperationError(
+            f"file://{redacted(rest)} names the host {host!r}; write file:///{path}"
+        )
+    return unquote(rest)
+
+
+def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
+    bucket, _, prefix = rest.partition("/")
+    if not bucket or "@" in bucket or ":" in bucket:
+        raise InvalidKeyError(
+            f"{redacted(url)!r} has no plain bucket name; credentials and endpoints go into storage_options"
+        )
+    prefix = prefix.strip("/")
+    return bucket, validate_key(prefix) if prefix else ""
+
+
+def _key_of(name: str, url: Location) -> str:
+    if not name:
+        raise InvalidKeyError(f"{redacted(url)!r} names a folder; add the name of the object")
+    return validate_key(name)
+
+
+def _open_registered(scheme: str, url: str, options: dict[str, Any]) -> ICheckpointStorage:
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
+        storage = entry.load()(url, options)
+        if not isinstance(storage, ICheckpointStorage):
+            raise UnsupportedOperationError(
+                f"the entry point {entry.value!r} for {scheme}:// gave a {type(storage).__name__}, no storage"
+            )
+        return storage
+    from fsspec import available_protocols
+
+    if not set(scheme.split("::")) <= set(available_protocols()):
+        raise UnsupportedOperationError(
+            f"no storage serves {scheme}:// ({redacted(url)!r}); use a path, s3://, gs:// or a scheme of fsspec"
+        )
+    from asyncckpt.storage.fsspec import FsspecStorage
+
+    return FsspecStorage(url=url, storage_options=options)

@@ -1,0 +1,136 @@
+"""Finished objects on the disk: opening, looking, listing, removing.
+
+Everything here blocks and belongs in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError, UnsupportedOperationError
+from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.keys import validate_key
+from asyncckpt.storage.local.errors import storage_errors
+from asyncckpt.storage.local.folders import is_temp_name, open_folder, refuse_link, split_key, sync_folder
+
+# Without O_NONBLOCK the open of a named pipe would wait for somebody to write into it.
+_OBJECT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def version_of(found: os.stat_result) -> str:
+    """Differs between any two states of a file's bytes.
+
+    The change time is left out: a file that is replaced or loses its hidden second name keeps its bytes.
+    """
+    return f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
+
+def info_of(key: str, found: os.stat_result) -> ObjectInfo:
+    """What is known of a file, from its stat."""
+    modified = datetime.fromtimestamp(found.st_mtime_ns / 1e9, UTC)
+    return ObjectInfo(key, found.st_size, version_of(found), modified=modified)
+
+
+@contextmanager
+def open_object(root: Path, key: str) -> Iterator[tuple[int, os.stat_result]]:
+    """The object's descriptor and stat. Raises ObjectNotFoundError, InvalidKeyError for a link."""
+    descriptor, found = open_descriptor(root, key)
+    try:
+        yield descriptor, found
+    finally:
+        os.close(descriptor)
+
+
+def open_descriptor(root: Path, key: str) -> tuple[int, os.stat_result]:
+    """As `open_object`; the caller closes the descriptor."""
+    with _folder_of(root, key) as (folder, name):
+        descriptor = os.open(name, _OBJECT, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        _require_object(key, found)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, found
+
+
+def stat_object(root: Path, key: str) -> ObjectInfo:
+    """Raises ObjectNotFoundError, InvalidKeyError for a link."""
+    with _folder_of(root, key) as (folder, name):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    refuse_link(found, name)
+    _require_object(key, found)
+    return info_of(key, found)
+
+
+def delete_object(root: Path, key: str) -> None:
+    """Remove the file and sync its folder; one that is not there is no error, and folders never go."""
+    with suppress(ObjectNotFoundError):
+        stat_object(root, key)
+        with _folder_of(root, key) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+            sync_folder(folder)
+
+
+@contextmanager
+def _folder_of(root: Path, key: str) -> Iterator[tuple[int, str]]:
+    folders, name = split_key(key)
+    try:
+        with storage_errors(key), open_folder(root, folders) as folder:
+            yield folder, name
+    except UnsupportedOperationError as error:
+        # A file stands where the key has a folder, so there is nothing below it.
+        raise ObjectNotFoundError(f"there is no object {key!r}: {error}") from error
+
+
+def _require_object(key: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ObjectNotFoundError(f"{key!r} is a folder or a device, not an object")
+
+
+def walk(root: Path, prefix: str) -> Iterator[ObjectInfo]:
+    """Every object whose key begins with `prefix`, in the order of the keys' bytes.
+
+    Skips links, unfinished files and names that are no keys. Raises AccessDeniedError for a folder that
+    can't be read: a listing that would miss something is none.
+    """
+    with storage_errors(prefix or "."):
+        yield from _walk(root, prefix, prefix.rpartition("/")[0])
+
+
+def _walk(root: Path, prefix: str, folder: str) -> Iterator[ObjectInfo]:
+    for name, is_folder in _names(root, folder):
+        key = f"{folder}/{name}" if folder else name
+        if not _is_key(key):
+            continue
+        if is_folder:
+            if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                yield from _walk(root, prefix, key)
+        elif key.startswith(prefix):
+            with suppress(ObjectNotFoundError):
+                yield stat_object(root, key)
+
+
+def _names(root: Path, folder: str) -> list[tuple[str, bool]]:
+    """Files and folders, sorted as their keys will be: what is in a folder follows its name and a slash."""
+    try:
+        with open_folder(root, folder.split("/") if folder else []) as descriptor:
+            with os.scandir(descriptor) as entries:
+                names = [(e.name, e.is_dir(follow_symlinks=False)) for e in entries if not e.is_symlink()]
+    except (ObjectNotFoundError, InvalidKeyError, UnsupportedOperationError):
+        # Removed or replaced while we walk, or never there; nothing below it is an object.
+        return []
+    return sorted(names, key=lambda entry: os.fsencode(entry[0]) + b"/" * entry[1])
+
+
+def _is_key(key: str) -> bool:
+    try:
+        validate_key(key)
+    except InvalidKeyError:
+        return False
+    return not is_temp_name(key.rpartition("/")[2])

@@ -1,0 +1,135 @@
+"""Objects as files below one folder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+
+from asyncckpt._aio import run_in_thread, run_shielded
+from asyncckpt.errors import StorageError
+from asyncckpt.model.digests import Buffer
+from asyncckpt.storage.base import (
+    CLEANUP_TIMEOUT,
+    Capabilities,
+    ICheckpointStorage,
+    ObjectInfo,
+    ObjectReader,
+    ObjectWriter,
+    new_write_id,
+)
+from asyncckpt.storage.local.files import UnpublishedFile
+from asyncckpt.storage.local.objects import delete_object, info_of, stat_object, walk
+from asyncckpt.storage.local.reader import LocalReader
+from asyncckpt.storage.local.writer import LocalWriter
+from asyncckpt.storage.parts import total_bytes
+
+DEFAULT_PART_BYTES = 16 * 1024 * 1024
+DEFAULT_CONCURRENCY = 4
+_RESERVE_BYTES = 1024 * 1024  # setting space aside pays from here
+_PAGE = 1000
+
+
+class LocalStorage(ICheckpointStorage):
+    """Files below `root`, which is made when it is first written to.
+
+    A file is written under a hidden name, synced, and given its own name in one step; its folder is synced
+    after that. A process that is killed meanwhile leaves at most hidden `.….tmp` files, which `list` never
+    shows. Symbolic links below the root are not followed. Files carry no write id: `link` and `rename` on a
+    local disk never lose their answer.
+    """
+
+    capabilities = Capabilities(server_copy=True)
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        *,
+        part_bytes: int = DEFAULT_PART_BYTES,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        clock: Callable[[], int] = time.time_ns,
+        new_token: Callable[[], str] = new_write_id,
+    ) -> None:
+        if part_bytes < 1 or concurrency < 1:
+            raise ValueError(f"part_bytes={part_bytes} and concurrency={concurrency} must be at least 1")
+        # Absolute, so that a later chdir moves nothing.
+        self._root = Path(root).absolute()
+        self._part_bytes = part_bytes
+        self._concurrency = concurrency
+        self._clock = clock
+        self._new_token = new_token
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({str(self._root)!r})"
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds the objects."""
+        return self._root
+
+    def _unpublished(self, key: str, write_id: str) -> UnpublishedFile:
+        return UnpublishedFile(self._root, key, token=self._new_token(), write_id=write_id, clock=self._clock)
+
+    async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        file = self._unpublished(key, write_id)
+        stop = threading.Event()
+        return await run_in_thread(_put_whole, file, views, exclusive, stop, abort=stop.set)
+
+    async def _open_writer(
+        self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
+    ) -> ObjectWriter:
+        writer = LocalWriter(
+            self._unpublished(key, write_id),
+            exclusive=exclusive,
+            part_bytes=self._part_bytes if part_bytes is None else part_bytes,
+            concurrency=self._concurrency,
+            write_id=write_id,
+        )
+        try:
+            await writer.open(size)
+        except BaseException:
+            await run_shielded(writer.abort(), timeout=CLEANUP_TIMEOUT)
+            raise
+        return writer
+
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
+        reader = LocalReader(self._root, key, concurrency=self._concurrency)
+        try:
+            await reader.open(first_bytes)
+        except BaseException:
+            await run_shielded(reader.aclose(), timeout=CLEANUP_TIMEOUT)
+            raise
+        return reader
+
+    async def _stat(self, key: str) -> ObjectInfo:
+        return await run_in_thread(stat_object, self._root, key)
+
+    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        objects = walk(self._root, prefix)
+        while page := await run_in_thread(_next_page, objects):
+            yield page
+
+    async def _delete(self, key: str) -> None:
+        await run_in_thread(delete_object, self._root, key)
+
+
+def _put_whole(
+    file: UnpublishedFile, views: Sequence[Buffer], exclusive: bool, stop: threading.Event
+) -> ObjectInfo:
+    size = total_bytes(views)
+    try:
+        file.create(exclusive=exclusive, size=size if size >= _RESERVE_BYTES else None)
+        file.write_at(0, views, stop)
+        if stop.is_set():
+            raise StorageError(f"the write of {file.key!r} was stopped")
+        return info_of(file.key, file.publish(size, exclusive=exclusive))
+    except BaseException:
+        file.discard()
+        raise
+
+
+def _next_page(objects: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+    return list(islice(objects, _PAGE))

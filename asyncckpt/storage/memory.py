@@ -1,0 +1,192 @@
+"""Objects in memory: for tests and notebooks, and the model of what every storage promises."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from asyncckpt._aio import run_in_thread
+from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
+from asyncckpt.model.digests import Buffer
+from asyncckpt.model.ranges import ByteRange, MergedRange
+from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
+from asyncckpt.storage.parts import PartLedger, total_bytes
+
+DEFAULT_PART_BYTES = 8 * 1024 * 1024
+_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
+_PAGE = 1000
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    info: ObjectInfo
+
+
+class MemoryStorage(ICheckpointStorage):
+    """Objects in a dict of this instance. `clock` gives the time of a write."""
+
+    capabilities = Capabilities(server_copy=True)
+
+    def __init__(self, *, clock: Callable[[], datetime] = _utc_now) -> None:
+        self._objects: dict[str, _Stored] = {}
+        self._unfinished: set[_MemoryWriter] = set()
+        self._versions = itertools.count(1)
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({len(self._objects)} objects)"
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The keys that are being written, not committed and not aborted."""
+        return sorted(writer.key for writer in self._unfinished)
+
+    async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        await asyncio.sleep(0)
+        return self._store(key, await _joined(views), exclusive=exclusive, write_id=write_id)
+
+    def _store(self, key: str, data: bytes, *, exclusive: bool, write_id: str) -> ObjectInfo:
+        self._refuse_taken(key, exclusive=exclusive)
+        info = ObjectInfo(key, len(data), str(next(self._versions)), write_id, self._clock())
+        self._objects[key] = _Stored(data, info)
+        return info
+
+    def _refuse_taken(self, key: str, *, exclusive: bool) -> None:
+        if exclusive and key in self._objects:
+            raise ObjectExistsError(f"{key!r} exists already")
+
+    async def _open_writer(
+        self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
+    ) -> ObjectWriter:
+        await asyncio.sleep(0)
+        self._refuse_taken(key, exclusive=exclusive)
+        writer = _MemoryWriter(
+            self, key, exclusive=exclusive, part_bytes=part_bytes or DEFAULT_PART_BYTES, write_id=write_id
+        )
+        self._unfinished.add(writer)
+        return writer
+
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
+        await asyncio.sleep(0)
+        return _MemoryReader(self._find(key), first_bytes)
+
+    async def _stat(self, key: str) -> ObjectInfo:
+        await asyncio.sleep(0)
+        return self._find(key).info
+
+    def _find(self, key: str) -> _Stored:
+        try:
+            return self._objects[key]
+        except KeyError:
+            raise ObjectNotFoundError(f"there is no object {key!r} in memory") from None
+
+    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        await asyncio.sleep(0)
+        keys = sorted((key for key in self._objects if key.startswith(prefix)), key=str.encode)
+        for start in range(0, len(keys), _PAGE):
+            page = [self._objects[key].info for key in keys[start : start + _PAGE] if key in self._objects]
+            yield page
+            await asyncio.sleep(0)
+
+    async def _delete(self, key: str) -> None:
+        await asyncio.sleep(0)
+        self._objects.pop(key, None)
+
+
+class _MemoryWriter(ObjectWriter):
+    def __init__(
+        self, storage: MemoryStorage, key: str, *, exclusive: bool, part_bytes: int, write_id: str
+    ) -> None:
+        self.key = key
+        self.part_bytes = part_bytes
+        self.concurrency = 4
+        self.write_id = write_id
+        self._storage = storage
+        self._exclusive = exclusive
+        self._ledger = PartLedger(key, part_bytes)
+        self._parts: dict[int, bytes] = {}
+
+    async def write_part(self, index: int, views: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        self._ledger.offset(index, total_bytes(views))
+        await asyncio.sleep(0)
+        self._keep(index, await _joined(views))
+
+    async def copy_part(self, index: int, key: str, start: int, end: int) -> None:
+        await asyncio.sleep(0)
+        source = self._storage._find(key)
+        if not 0 <= start <= end <= source.info.size:
+            raise RangeError(f"range [{start}, {end}) leaves {key!r}, which has {source.info.size} bytes")
+        self._ledger.offset(index, end - start)
+        self._keep(index, await _joined([memoryview(source.data)[start:end]]))
+
+    def _keep(self, index: int, data: bytes) -> None:
+        self._parts[index] = data
+        self._ledger.add(index, len(data))
+
+    async def commit(self) -> ObjectInfo:
+        await asyncio.sleep(0)
+        self._ledger.total()
+        data = await _joined([self._parts[index] for index in sorted(self._parts)])
+        info = self._storage._store(self.key, data, exclusive=self._exclusive, write_id=self.write_id)
+        self._forget()
+        return info
+
+    async def abort(self) -> None:
+        await asyncio.sleep(0)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._storage._unfinished.discard(self)
+        self._parts.clear()
+
+
+class _MemoryReader(ObjectReader):
+    """Holds the bytes it was opened with, so a later write can't reach it."""
+
+    def __init__(self, stored: _Stored, first_bytes: int) -> None:
+        self.info = stored.info
+        self.first = stored.data[:first_bytes]
+        self._data = memoryview(stored.data)
+
+    async def fetch(
+        self,
+        requests: Sequence[MergedRange],
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        filled: Callable[[int], None] | None,
+    ) -> None:
+        for request in requests:
+            await asyncio.sleep(0)
+            if request.size <= _INLINE_BYTES:
+                self._copy(request.members, ranges, into, filled)
+            else:
+                await run_in_thread(self._copy, request.members, ranges, into, filled)
+
+    def _copy(
+        self,
+        members: Iterable[int],
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        filled: Callable[[int], None] | None,
+    ) -> None:
+        for i in members:
+            into[i].cast("B")[:] = self._data[ranges[i].start : ranges[i].end]
+            if filled is not None:
+                filled(i)
+
+    def map(self) -> memoryview | None:
+        return memoryview(bytearray(self._data))
+
+
+async def _joined(views: Sequence[Buffer]) -> bytes:
+    if total_bytes(views) <= _INLINE_BYTES:
+        return b"".join(views)
+    return await run_in_thread(b"".join, views)

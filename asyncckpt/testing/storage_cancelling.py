@@ -1,0 +1,149 @@
+"""The part of the contract about cancels: at every await of every method, nothing is left and nothing torn."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.errors import OperationCancelledError
+from asyncckpt.storage.base import ICheckpointStorage
+from asyncckpt.testing.faults import CancelBy, MakeOperation, Outcome, sweep
+from asyncckpt.testing.storage_medium import StorageMedium, pattern
+from asyncckpt.testing.storage_reading import call
+
+WAYS: tuple[tuple[CancelBy, int], ...] = (
+    ("task", 1),
+    ("token", 1),
+    ("timeout", 1),
+    # Twice in a row, and again and again while it cleans up.
+    ("task", 2),
+    ("token", 3),
+    ("timeout", 8),
+)
+_ERRORS: dict[CancelBy, tuple[type[BaseException], ...]] = {
+    "task": (asyncio.CancelledError,),
+    "token": (OperationCancelledError,),
+    "timeout": (TimeoutError,),
+}
+_OLD = b"the old object"
+_LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list")
+
+each_way = pytest.mark.parametrize(("how", "times"), WAYS)
+
+
+class CancellingContract(StorageMedium):
+    """`task.cancel()`, a token or a timeout, at the k-th suspension, for every k."""
+
+    async def cancel_everywhere(
+        self,
+        operation: MakeOperation[Any],
+        check: Callable[[Outcome[Any]], Awaitable[None]],
+        *,
+        how: CancelBy,
+        times: int,
+    ) -> None:
+        """Run the sweep; after each run the medium must be clean, and `check` says whether it is right."""
+
+        async def check_one(k: int, outcome: Outcome[Any]) -> None:
+            assert_cancelled(outcome, how=how, times=times)
+            leftovers = list(await self.raw_leftovers())
+            assert leftovers == [], f"cancelled by {how} × {times} at suspension {k}: {leftovers} left"
+            await check(outcome)
+
+        rng = None if self.exhaustive else random.Random(self.sweep_seed)
+        if rng is not None:
+            print(f"sweep seed: {self.sweep_seed}")
+        runs = await sweep(operation, check_one, how=how, times=times, rng=rng)
+        assert runs > 0, "the operation never suspended, so nothing was tested"
+
+    @each_way
+    @pytest.mark.parametrize("parts", [0, 3])
+    async def test_cancelled_overwrite(
+        self, storage: ICheckpointStorage, parts: int, how: CancelBy, times: int
+    ) -> None:
+        new = pattern(max(1, parts) * self.part_bytes - 5, seed=20)
+        await self.raw_put("key", _OLD)
+
+        async def check(outcome: Outcome[Any]) -> None:
+            found = await self.raw_objects()
+            assert list(found) == ["key"]
+            assert found["key"] == new if outcome.completed else found["key"] in (_OLD, new)
+            await self.raw_put("key", _OLD)
+
+        await self.cancel_everywhere(self._writing(storage, "key", new, parts), check, how=how, times=times)
+
+    @each_way
+    @pytest.mark.parametrize("parts", [0, 3])
+    async def test_cancelled_create(
+        self, storage: ICheckpointStorage, parts: int, how: CancelBy, times: int
+    ) -> None:
+        new = pattern(max(1, parts) * self.part_bytes - 5, seed=21)
+        keys = (f"folder-{i}/key" for i in itertools.count())
+        key = next(keys)
+
+        async def check(outcome: Outcome[Any]) -> None:
+            nonlocal key
+            found = (await self.raw_objects()).get(key)
+            assert found == new if outcome.completed else found in (None, new)
+            key = next(keys)
+
+        def write(token: CancellationToken | None) -> Any:
+            return self._writing(storage, key, new, parts, exclusive=storage.capabilities.exclusive)(token)
+
+        await self.cancel_everywhere(write, check, how=how, times=times)
+
+    def _writing(
+        self, storage: ICheckpointStorage, key: str, data: bytes, parts: int, *, exclusive: bool = False
+    ) -> MakeOperation[Any]:
+        async def write_parts(token: CancellationToken | None) -> None:
+            async with storage.open_writer(
+                key, size=len(data), part_bytes=self.part_bytes, exclusive=exclusive, cancellation=token
+            ) as writer:
+                await self.write_parts(writer, data)
+
+        whole = storage.write_new if exclusive else storage.write
+        return write_parts if parts else lambda token: whole(key, data, cancellation=token)
+
+    @each_way
+    @pytest.mark.parametrize("method", _LOOKS)
+    async def test_cancelled_look(
+        self, storage: ICheckpointStorage, method: str, how: CancelBy, times: int
+    ) -> None:
+        await self.raw_put("key", _OLD)
+
+        async def check(_: Outcome[Any]) -> None:
+            assert await self.raw_objects() == {"key": _OLD}
+
+        await self.cancel_everywhere(
+            lambda token: call(storage, method, "key", token), check, how=how, times=times
+        )
+        assert await storage.read("key") == _OLD
+
+    @each_way
+    async def test_cancelled_delete(self, storage: ICheckpointStorage, how: CancelBy, times: int) -> None:
+        await self.raw_put("key", _OLD)
+        await self.raw_put("other", _OLD)
+
+        async def check(outcome: Outcome[Any]) -> None:
+            found = await self.raw_objects()
+            assert found.pop("other") == _OLD
+            assert found == {} if outcome.completed else found in ({}, {"key": _OLD})
+            await self.raw_put("key", _OLD)
+
+        await self.cancel_everywhere(
+            lambda token: storage.delete("key", cancellation=token), check, how=how, times=times
+        )
+
+
+def assert_cancelled(outcome: Outcome[Any], *, how: CancelBy, times: int) -> None:
+    """The operation completed, or ended as one does that was cancelled in this way."""
+    if outcome.completed:
+        return
+    allowed = _ERRORS[how] if times == 1 else (*_ERRORS[how], asyncio.CancelledError)
+    assert isinstance(outcome.error, allowed), f"cancelled by {how} × {times}, ended in {outcome.error!r}"

@@ -1,0 +1,1 @@
+"""The tests of asyncckpt; a package, so that `from tests.servers import ...` works everywhere."""

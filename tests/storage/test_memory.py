@@ -1,0 +1,41 @@
+"""MemoryStorage: the contract, and what is its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.testing.storage_contract import StorageContract
+
+
+class TestMemoryStorage(StorageContract):
+    @pytest.fixture(autouse=True)
+    def medium(self) -> None:
+        self.memory = MemoryStorage()
+
+    async def make_storage(self) -> MemoryStorage:
+        return self.memory
+
+    async def raw_objects(self) -> dict[str, bytes]:
+        return {key: stored.data for key, stored in self.memory._objects.items()}
+
+    async def raw_leftovers(self) -> list[str]:
+        return self.memory.unfinished
+
+    async def raw_put(self, key: str, data: bytes) -> None:
+        self.memory._store(key, data, exclusive=False, write_id="raw")
+
+
+async def test_two_storages_share_nothing() -> None:
+    first, second = MemoryStorage(), MemoryStorage()
+    await first.write("key", b"data")
+    assert not await second.exists("key")
+
+
+async def test_large_objects_are_copied_off_the_loop() -> None:
+    storage, data = MemoryStorage(), bytes(range(256)) * 4096
+    async with storage.open_writer("key", part_bytes=300_000) as writer:
+        for index in range(4):
+            await writer.write_part(index, [data[index * 300_000 : (index + 1) * 300_000]])
+    assert await storage.read("key") == data
+    assert "1 objects" in repr(storage)
