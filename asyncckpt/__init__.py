@@ -1,1 +1,144 @@
-"""asyncckpt."""
+"""Save and load machine-learning checkpoints from asyncio code, to local disk or object storage."""
+
+from asyncckpt import blocking
+from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
+from asyncckpt.errors import (
+    AccessDeniedError,
+    AsyncCkptError,
+    CheckpointError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    ChecksumMismatchError,
+    ConflictError,
+    DataAbsentError,
+    DecryptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    InvalidKeyError,
+    LayoutError,
+    LimitExceededError,
+    MismatchError,
+    MissingBaseError,
+    MissingExtraError,
+    NotRepresentableError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OperationCancelledError,
+    OutcomeUnknownError,
+    RangeError,
+    ShardFailuresError,
+    SignatureError,
+    StorageError,
+    StorageFullError,
+    StorageTimeoutError,
+    TensorNotFoundError,
+    TruncatedError,
+    UnavailableError,
+    UnknownFormatError,
+    UnsupportedDtypeError,
+    UnsupportedOperationError,
+    UnsupportedStateError,
+    UnsupportedVersionError,
+)
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.metadata_json import MetadataSerializer
+from asyncckpt.formats.mlcp import SingleFileCheckpointFormat
+from asyncckpt.formats.registry import format_names, get_format
+from asyncckpt.model.leaves import register_leaf
+from asyncckpt.model.metadata import (
+    CheckpointMetadata,
+    ShardingMetadata,
+    ShardMetadata,
+    TensorMetadata,
+    TrainingMetadata,
+)
+from asyncckpt.model.shard import ShardData
+from asyncckpt.operations.load import LoadReport, load
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.save import SaveResult, save
+from asyncckpt.operations.single_file import SingleFileLoader, SingleFileSaver
+from asyncckpt.operations.verify import Problem, VerifyReport, verify
+from asyncckpt.progress import Phase, ProgressEvent
+from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo
+from asyncckpt.storage.factory import open_storage
+from asyncckpt.storage.local import LocalStorage
+from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.storage.retry import RetryPolicy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDeniedError",
+    "AsyncCkptError",
+    "CancellationToken",
+    "CancellationTokenSource",
+    "Capabilities",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointExistsError",
+    "CheckpointMetadata",
+    "CheckpointNotFoundError",
+    "ChecksumMismatchError",
+    "ConflictError",
+    "DataAbsentError",
+    "DecryptionError",
+    "FormatError",
+    "ICheckpointFormat",
+    "ICheckpointStorage",
+    "IncompleteCheckpointError",
+    "InvalidKeyError",
+    "LayoutError",
+    "LimitExceededError",
+    "LoadReport",
+    "LocalStorage",
+    "MemoryStorage",
+    "MetadataSerializer",
+    "MismatchError",
+    "MissingBaseError",
+    "MissingExtraError",
+    "NotRepresentableError",
+    "ObjectChangedError",
+    "ObjectExistsError",
+    "ObjectInfo",
+    "ObjectNotFoundError",
+    "OperationCancelledError",
+    "OutcomeUnknownError",
+    "Phase",
+    "Problem",
+    "ProgressEvent",
+    "RangeError",
+    "RetryPolicy",
+    "SaveResult",
+    "ShardData",
+    "ShardFailuresError",
+    "ShardMetadata",
+    "ShardingMetadata",
+    "SignatureError",
+    "SingleFileCheckpointFormat",
+    "SingleFileLoader",
+    "SingleFileSaver",
+    "StorageError",
+    "StorageFullError",
+    "StorageTimeoutError",
+    "TensorMetadata",
+    "TensorNotFoundError",
+    "TrainingMetadata",
+    "TruncatedError",
+    "UnavailableError",
+    "UnknownFormatError",
+    "UnsupportedDtypeError",
+    "UnsupportedOperationError",
+    "UnsupportedStateError",
+    "UnsupportedVersionError",
+    "VerifyReport",
+    "blocking",
+    "format_names",
+    "get_format",
+    "load",
+    "open_checkpoint",
+    "open_storage",
+    "register_leaf",
+    "save",
+    "verify",
+]

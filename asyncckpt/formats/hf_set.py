@@ -17,11 +17,13 @@ is found out.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from asyncckpt.errors import IncompleteCheckpointError, LayoutError, LimitExceededError
+import numpy as np
+
+from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import (
     build_block,
     decode_arranged,
@@ -32,10 +34,11 @@ from asyncckpt.formats.arrangement import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block, seal
-from asyncckpt.formats.index import Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes
 from asyncckpt.formats.safetensors import (
     BLOCK_KEY,
+    Header,
     SafetensorsFormat,
     decode_block,
     file_order,
@@ -43,7 +46,7 @@ from asyncckpt.formats.safetensors import (
     parse_header,
     plan_part,
 )
-from asyncckpt.model.digests import Chunking
+from asyncckpt.model.digests import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange
 
@@ -53,6 +56,8 @@ DEFAULT_FILE_BYTES = 5_000_000_000
 """Hugging Face's own limit."""
 MAX_INDEX_BYTES = 100_000_000
 MAX_NAME_CHARACTERS = 255
+
+Finish = Callable[[Digests, TensorBytes], Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +80,19 @@ def plan_set(
     base = name.removesuffix(INDEX_EXTENSION)
     parts = split(content, max_file_bytes)
     plans = [_plan_side_file(side, data, chunking) for side, data in side_files.items()]
+    seen: Checksums = np.zeros(chunking.count, np.uint32)
     order: list[int] = []
     weight_map: dict[str, str] = {}
     for position, numbers in enumerate(parts, 1):
         tensors = tuple(content.tensors[number] for number in numbers)
         file = f"{base}-{position:05d}-of-{len(parts):05d}{FILE_EXTENSION}"
         part = Content(tensors, (len(tensors),), CheckpointMetadata())
-        plans.append(plan_part(part, file, numbers=numbers, chunking=chunking))
+        plan = plan_part(part, file, numbers=numbers, chunking=chunking)
+        plans.append(replace(plan, finish=_remembering(plan, seen)))
         order += [numbers[place] for place in file_order(tensors)]
         weight_map |= {tensor.name: file for tensor in tensors}
-    plans.append(_plan_index(content, name, order=order, weight_map=weight_map, chunking=chunking))
+    index = _plan_index(content, name, order=order, weight_map=weight_map, chunking=chunking)
+    plans.append(replace(index, finish=_with_seen(index, seen)))
     names = [plan.name for plan in plans]
     if len(set(names)) != len(names):
         raise LayoutError(f"a side file has the name of another file of the set: {sorted(names)}")
@@ -103,6 +111,28 @@ def split(content: Content, max_file_bytes: int) -> list[list[int]]:
         parts[-1].append(number)
         room -= size
     return parts
+
+
+def _remembering(plan: FilePlan, seen: Checksums) -> Finish:
+    """Finish a data file, and keep its tensors' checksums: whoever writes the index has hashed no tensor for it."""
+
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        for payload in plan.payloads:
+            plan.chunking.of_tensor(payload.tensor, seen)[:] = plan.chunking.of_tensor(
+                payload.tensor, digests.checksums
+            )
+        return plan.finish(digests, read)
+
+    return finish
+
+
+def _with_seen(plan: FilePlan, seen: Checksums) -> Finish:
+    """Finish the index, with the checksums of the data files, which are written before it."""
+
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        return plan.finish(replace(digests, checksums=digests.checksums | seen), read)
+
+    return finish
 
 
 def _plan_side_file(name: str, data: bytes, chunking: Chunking) -> FilePlan:
@@ -150,12 +180,16 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     index = yield from _read_index(source)
     files = sorted(set(index.weight_map.values()))
     stored: list[StoredTensor] = []
+    structure = [Extent(0, source.size)]
     warnings = []
     for number, file in enumerate(files, 1):
-        found, ignored = yield from _read_file(index, file, number)
-        stored += found
-        if ignored:
-            warnings.append(f"{ignored} tensors of {file!r} are not in the index and were left out")
+        header = yield from _read_file(file)
+        own = [tensor for tensor in header.stored if index.weight_map.get(tensor.name) == file]
+        stored += [replace(t, extents=(t.extents[0]._replace(file=number),)) for t in own]
+        structure.append(Extent(0, header.data_start, number))
+        if len(own) != len(header.stored):
+            left_out = len(header.stored) - len(own)
+            warnings.append(f"{left_out} tensors of {file!r} are not in the index and were left out")
     _require_all(index, stored)
     total = index.metadata.pop("total_size", None)
     held = sum(tensor.metadata.size for tensor in stored)
@@ -176,6 +210,7 @@ def parse_set(source: SourceInfo) -> ParseSteps:
         tree=block.tree if block else None,
         warnings=tuple(warnings),
         files=("", *files),
+        structure=tuple(structure),
         details={"files": files, "totalSize": total},
     )
 
@@ -203,20 +238,15 @@ def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
     return SetIndex(metadata, block, weight_map)
 
 
-def _read_file(
-    index: SetIndex, file: str, number: int
-) -> Generator[Need, memoryview, tuple[list[StoredTensor], int]]:
-    """The tensors of one file that the index has there, and how many it does not mention."""
+def _read_file(file: str) -> Generator[Need, memoryview, Header]:
+    """The header of one data file; errors have its name."""
     try:
-        header = yield from parse_header(file=file)
+        return (yield from parse_header(file=file))
     except IncompleteCheckpointError as error:
         raise IncompleteCheckpointError(f"the set is incomplete: {file!r} is missing") from error
-    found = [
-        replace(tensor, extents=(tensor.extents[0]._replace(file=number),))
-        for tensor in header.stored
-        if index.weight_map.get(tensor.name) == file
-    ]
-    return found, len(header.stored) - len(found)
+    except FormatError as error:
+        error.args = (f"{file}: {error}", *error.args[1:])
+        raise
 
 
 def _require_all(index: SetIndex, stored: Sequence[StoredTensor]) -> None:

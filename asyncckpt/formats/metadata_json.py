@@ -194,8 +194,8 @@ def decode_timestamp(text: str) -> datetime:
             raise ValueError(text)
         seconds, fraction, zone = match.groups()
         zone = "+00:00" if zone in (None, "Z") else zone
-        return datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}")
-    except ValueError:
+        return datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError):
         raise LayoutError(f"timestamp {text[:60]!r} is not ISO 8601") from None
 
 

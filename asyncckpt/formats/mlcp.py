@@ -99,7 +99,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
         lambda tensor: replace(tensor, offset=next(placed).offset),
     )
     block = BlockText.build(content, chunking)
-    before, after = _split_metadata(metadata)
+    before, after = split_metadata(metadata)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
@@ -119,7 +119,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
 
 
-def _split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes]:
+def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes]:
     """The JSON text before and after the block, which is the last member of the last member."""
     if BLOCK_FIELD in metadata.custom_fields:
         raise LayoutError(f"the custom field {BLOCK_FIELD!r} is asyncckpt's own; choose another name")

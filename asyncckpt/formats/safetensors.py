@@ -205,6 +205,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         tensors=tuple(stored),
         chunk_bytes=block.chunk_bytes if block else 0,
         tree=block.tree if block else None,
+        structure=(Extent(0, header.data_start),),
         details={"headerBytes": header.data_start, "metadata": header.metadata},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +30,15 @@ def crc32c_of_zeros(count: int, value: int = 0) -> int:
     if count <= len(_ZEROS):
         return crc32c(_ZEROS[:count], value)
     return crc32c_combine(value, _crc_of_zeros(count), count)
+
+
+def crc32_of_zeros(count: int, value: int = 0) -> int:
+    """The same for zlib's CRC32."""
+    while count > len(_ZEROS):
+        half = 1 << (count.bit_length() - 2)
+        value = crc32_combine(value, _crc32_of_zeros(half), half)
+        count -= half
+    return zlib.crc32(_ZEROS[:count], value)
 
 
 def crc32c_combine(first: int, second: int, second_size: int) -> int:
@@ -60,6 +70,15 @@ def _crc_of_zeros(count: int) -> int:
     half = count // 2
     value = crc32c_combine(_crc_of_zeros(half), _crc_of_zeros(half), half)
     return crc32c(b"\0", value) if count % 2 else value
+
+
+@lru_cache(maxsize=64)
+def _crc32_of_zeros(count: int) -> int:
+    """Of a power of two."""
+    if count <= len(_ZEROS):
+        return zlib.crc32(_ZEROS[:count])
+    half = _crc32_of_zeros(count // 2)
+    return crc32_combine(half, half, count // 2)
 
 
 def _multiply(a: int, b: int, polynomial: int) -> int:

@@ -87,7 +87,7 @@ def _match(
 def _destination(place: LeafPlace) -> np.ndarray | None:
     try:
         array = place.adapter.destination(place.value)
-        if array is not None and any(
+        if array is not None and array.size and any(
             step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)
         ):
             raise UnsupportedStateError(

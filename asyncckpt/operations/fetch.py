@@ -234,7 +234,7 @@ class Fetcher:
         if file.mapped is not None:
             span = file.mapped[extent.offset + start : extent.offset + end]
         else:
-            span = memoryview(np.empty(end - start, np.uint8)).cast("B")
+            span = np.empty(end - start, np.uint8).data
         jobs = [
             _Job(stored, r.start // chunk if checked else 0, span[r.start - start : r.end - start])
             for r in ranges

@@ -16,7 +16,7 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.into import Destinations, tensors_into
 from asyncckpt.model.leaves import Leaves
 from asyncckpt.model.metadata import CheckpointMetadata, Json
-from asyncckpt.model.structure import rebuild
+from asyncckpt.model.structure import flat_structure, prepare_leaves, rebuild
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
@@ -87,7 +87,8 @@ async def load(
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
     `only` is a glob, names or a predicate: other tensors are left out. `into` is a state whose arrays are filled
-    in place; with `strict` (the default) it must fit exactly, else a LoadReport says what did not. With
+    in place: what comes back is the saved state, made of those arrays. With `strict` (the default) they must fit
+    exactly, else a LoadReport says what did not. With
     `leaves="numpy"` arrays of frameworks come back as numpy's.
 
     Raises CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the tensor), MismatchError,
@@ -104,7 +105,9 @@ async def load(
         storage_options=storage_options,
     ) as checkpoint:
         names = select_names(checkpoint.tensors, only)
-        structure = checkpoint.tree if checkpoint.tree is not None else foreign_tree(checkpoint.tensors)
+        structure = (
+            checkpoint.tree if checkpoint.tree is not None else flat_structure(list(checkpoint.tensors))
+        )
         partial = only is not None
         if into is None:
             arrays = await checkpoint.read_many(names)
@@ -117,7 +120,7 @@ async def _load_into(
     checkpoint: Checkpoint, structure: Json, names: list[str], into: Any, *, strict: bool, partial: bool
 ) -> Any:
     wanted = set(names)
-    places = tensors_into(structure, into)
+    places = await run_in_thread(tensors_into, structure, into)
     unexpected = tuple(name for name in places.unexpected if name in wanted)
     missing = () if partial else places.missing
     if strict and (missing or unexpected):
@@ -130,15 +133,22 @@ async def _load_into(
         loaded + [name for name in places.replaced if name in wanted],
         into={name: places.arrays[name][0] for name in loaded},
     )
-    await run_in_thread(_fill_others, places, arrays, loaded)
-    return into if strict else LoadReport(into, checkpoint.metadata, missing, unexpected)
+    state = await run_in_thread(_fill, structure, places, arrays, loaded)
+    return state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
 
 
-def _fill_others(places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> None:
-    """A tensor that was stored once may have several places in the state."""
+def _rebuild(structure: Json, arrays: Mapping[str, np.ndarray], leaves: Leaves, partial: bool) -> Any:
+    if leaves == "native":
+        prepare_leaves(structure)
+    return rebuild(structure, arrays, leaves=leaves, partial=partial)
+
+
+def _fill(structure: Json, places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> Any:
+    """The state as it was saved, made of the arrays that were given; each place of a shared tensor is filled."""
     for name in loaded:
         for other in places.arrays[name][1:]:
             np.copyto(other, arrays[name])
+    return rebuild(structure, arrays, partial=True, existing=places.existing)
 
 
 def select_names(tensors: Iterable[str], only: Only | None) -> list[str]:
@@ -161,11 +171,3 @@ def select_names(tensors: Iterable[str], only: Only | None) -> list[str]:
         )
     wanted = set(asked)
     return [name for name in names if name in wanted]
-
-
-def foreign_tree(tensors: Iterable[str]) -> Json:
-    """The structure of a flat dict of arrays."""
-    members: list[Json] = []
-    for name in tensors:
-        members += [name, {"t": name}]
-    return {"d": members}

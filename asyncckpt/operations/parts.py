@@ -38,9 +38,10 @@ class PartCutter:
     """Cuts a planned file into parts of equal size but for the last."""
 
     def __init__(self, plan: FilePlan, part_bytes: int) -> None:
-        spans = [(p.offset, p.end, p.tensor, None) for p in plan.payloads if p.size]
+        spans: list[tuple[int, int, int | None, int | None]] = []
+        spans += [(p.offset, p.end, p.tensor, None) for p in plan.payloads if p.size]
         spans += [(r.start, r.end, None, i) for i, r in enumerate(plan.late) if r.size]
-        self._spans: list[tuple[int, int, int | None, int | None]] = sorted(spans, key=lambda s: s[0])
+        self._spans = sorted(spans, key=lambda s: s[0])
         self._starts = [s[0] for s in self._spans]
         self._size = plan.size
         self._part_bytes = part_bytes

@@ -135,6 +135,10 @@ class Checkpoint:
             return joined.assemble(await self._fetcher.read(joined.stored))[_as_tuple(index)]
         return await self._fetcher.read_slice(self._find(name), index)
 
+    async def read_stored(self, name: str) -> np.ndarray:
+        """One tensor as the file lists it: a piece of a larger one by its own name. Raises as `read` does."""
+        return (await self._fetcher.read([self._find(name)]))[name]
+
     async def read_into(self, name: str, destination: np.ndarray) -> None:
         """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
         await self.read_many([name], into={name: destination})

@@ -46,7 +46,7 @@ async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
     for view, shared in zip(tensors.views, tensors.shared, strict=True):
         offsets.append(size)
         size = aligned(size + view.nbytes) if shared else size
-    pool = memoryview(np.empty(size, np.uint8)).cast("B") if size else memoryview(bytearray())
+    pool = np.empty(size, np.uint8).data if size else memoryview(bytearray())
     staged = [
         pool[offset : offset + view.nbytes] if shared else view
         for view, shared, offset in zip(tensors.views, tensors.shared, offsets, strict=True)

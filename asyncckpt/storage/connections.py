@@ -113,11 +113,11 @@ class _Abortable:
             self._forget_handle()
 
 
-class PlainConnection(_Abortable, HTTPConnection):  # type: ignore[misc]
+class PlainConnection(_Abortable, HTTPConnection):
     """A connection over plain TCP."""
 
 
-class TlsConnection(_Abortable, HTTPSConnection):  # type: ignore[misc]
+class TlsConnection(_Abortable, HTTPSConnection):
     """A connection over TLS."""
 
 

@@ -78,15 +78,15 @@ def split_location(url: Location) -> tuple[str, str]:
 
 def redacted(url: Location) -> str:
     """The URL without what may be secret: user names, passwords, and the query of a signed URL."""
-    text = fspath(url)
-    match = _SCHEME.match(text)
-    if match is None:
-        return text
-    host, slash, path = text[match.end() :].partition("/")
-    path, question, _ = path.partition("?")
-    user, at, plain_host = host.rpartition("@")
-    shown = f"…@{plain_host}" if at and ":" in user else host
-    return f"{match.group()}{shown}{slash}{path}{'?…' if question else ''}"
+    scheme, separator, rest = fspath(url).partition("://")
+    if not separator:
+        return scheme
+    rest, question, _ = rest.partition("?")
+    # A password may hold a slash, so what ends the user is the last "@".
+    _, at, after = rest.rpartition("@")
+    if at and ":" in rest.partition("/")[0]:
+        rest = f"…@{after}"
+    return f"{scheme}://{rest}{'?…' if question else ''}"
 
 
 def _split_scheme(url: Location) -> tuple[str, str]:

@@ -84,9 +84,10 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
 def _load_service_model(session: Any) -> None:
     """Fill the loader's cache: otherwise making the client would read and parse megabytes of JSON on the loop."""
     loader = session.get_component("data_loader")
-    loader.load_service_model("s3", "service-2")
-    loader.load_service_model("s3", "endpoint-rule-set-1")
-    for name in ("endpoints", "partitions", "sdk-default-configuration"):
+    # With the very arguments that the client is made with: they are the keys of the cache.
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind, api_version=None)
+    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
 
 

@@ -18,7 +18,11 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.storage.http_status import error_for_status
-from asyncckpt.storage.transfer import HttpAnswer
+from asyncckpt.storage.transfer import ConnectTimeoutError, HttpAnswer, UnreachableError
+
+
+class BucketNotFoundError(ObjectNotFoundError):
+    """There is no such bucket."""
 
 
 class UploadGoneError(StorageError):
@@ -36,7 +40,7 @@ class WriteConflictError(UnavailableError):
 _CREDENTIALS = "check the credentials (key, secret, token) in storage_options"
 _PERMISSIONS = "check that the credentials may do this in the bucket"
 _BY_CODE: dict[str, tuple[type[StorageError], str]] = {
-    "NoSuchBucket": (ObjectNotFoundError, "create the bucket, or check its name"),
+    "NoSuchBucket": (BucketNotFoundError, "create the bucket, or check its name"),
     "NoSuchKey": (ObjectNotFoundError, ""),
     "NoSuchUpload": (UploadGoneError, ""),
     "AccessDenied": (AccessDeniedError, _PERMISSIONS),
@@ -64,7 +68,7 @@ _BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "ServiceUnavailable": (UnavailableError, "try later"),
     "KeyTooLongError": (InvalidKeyError, "use a shorter key or prefix"),
     "XMinioInvalidObjectName": (InvalidKeyError, "use another key"),
-    "InvalidBucketName": (ObjectNotFoundError, "check the bucket's name"),
+    "InvalidBucketName": (BucketNotFoundError, "check the bucket's name"),
     "NotImplemented": (UnsupportedOperationError, ""),
 }
 _BY_STATUS: dict[int, str] = {409: "ConditionalRequestConflict", 507: "XMinioStorageFull"}
@@ -74,6 +78,11 @@ _MESSAGE = re.compile(rb"<Message>([^<]{1,300})</Message>")
 
 def error_of_answer(answer: HttpAnswer, what: str) -> StorageError:
     """The error for an answer that came over a presigned request."""
+    region = answer.headers.get("x-amz-bucket-region")
+    if answer.status in (301, 307) and region:
+        return StorageError(
+            f"{what}: the bucket is in {region}; pass client_kwargs={{'region_name': {region!r}}}"
+        )
     code, message = _CODE.search(answer.body), _MESSAGE.search(answer.body)
     return error_of_code(
         code.group(1).decode() if code else "",
@@ -85,10 +94,11 @@ def error_of_answer(answer: HttpAnswer, what: str) -> StorageError:
 
 def error_of_code(code: str, status: int, what: str, *, message: str = "") -> StorageError:
     """The error for S3's error code; where the server sent none, or none that is known, for the HTTP status."""
-    kind, advice = _BY_CODE.get(code) or _BY_CODE.get(_BY_STATUS.get(status, ""), (None, ""))
+    known = _BY_CODE.get(code) or _BY_CODE.get(_BY_STATUS.get(status, ""))
     detail = ", ".join(part for part in (code if code != str(status) else "", _one_line(message)) if part)
-    if kind is None:
+    if known is None:
         return error_for_status(status, what, detail=detail)
+    kind, advice = known
     said = f"{what}: {detail or f'HTTP {status}'}"
     return kind(f"{said}; {advice}" if advice else said)
 
@@ -107,12 +117,16 @@ def error_of_driver(error: Exception, what: str) -> StorageError:
         return error_of_code(code, status, what, message=str(told.get("Message", "")))
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return AccessDeniedError(f"{what}: no credentials found; {_CREDENTIALS}, or pass anon=True")
-    if isinstance(error, exceptions.ConnectTimeoutError | exceptions.ReadTimeoutError):
+    if isinstance(error, exceptions.ConnectTimeoutError):
+        return ConnectTimeoutError(f"{what}: no connection in time; check the endpoint")
+    if isinstance(error, exceptions.ReadTimeoutError):
         return StorageTimeoutError(f"{what}: the server did not answer in time")
     if isinstance(error, exceptions.SSLError):
-        return UnavailableError(
+        return UnreachableError(
             f"{what}: no trusted TLS connection; pass the certificate authority as client_kwargs={{'verify': 'ca.pem'}}"
         )
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ProxyConnectionError):
+        return UnreachableError(f"{what}: the server can't be reached; check the endpoint")
     if isinstance(error, exceptions.ParamValidationError):
         return StorageError(f"{what}: refused before it was sent: {_one_line(str(error))}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | OSError):

@@ -173,6 +173,11 @@ class S3Session:
             size_bytes=size_bytes,
         )
 
+    def metadata(self, name: str, value: str) -> dict[str, str]:
+        """An object's user metadata: the user's own, from `s3_additional_kwargs`, and one entry of ours."""
+        extra = self._options.get("s3_additional_kwargs") or {}
+        return {**extra.get("Metadata", {}), name: value}
+
     def _arguments(self, function: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Our parameters, with what the user's options add to every call (encryption, requester pays …)."""
         wanted = {"Bucket": self.bucket, **parameters}

@@ -37,6 +37,17 @@ SMALL_VIEW_BYTES = 64 * 1024
 _MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
+class UnreachableError(UnavailableError):
+    """No connection could be made: the request was never sent."""
+
+
+class ConnectTimeoutError(StorageTimeoutError):
+    """No connection could be made in time: the request was never sent."""
+
+
+NEVER_SENT = (UnreachableError, ConnectTimeoutError)
+
+
 @dataclass(frozen=True)
 class HttpRequest:
     """A signed request. Its URL is a secret: it is never logged, nor part of an error."""
@@ -110,25 +121,28 @@ def exchange(
     receiver: Receiver | None = None,
 ) -> HttpAnswer:
     """One request and its answer, in this thread. Raises as `Transport.exchange` does."""
+    settings = connections.settings
     try:
         pool, connection = connections.take(request.url, abort)
-        try:
-            forwarded = pool.proxy is not None and pool.scheme == "http"
-            headers = {**request.headers, **(dict(pool.proxy_headers) if forwarded else {})}
-            timeout = connections.settings.read_timeout
-            talk = _Talk(connection, timeout, request.method)
-            talk.send(request.url if forwarded else _path(request.url), headers, body)
-            answer, reusable = talk.receive(receiver)
-        except BaseException:
-            connections.drop(connection)
-            raise
-        if reusable:
-            connections.give_back(pool, connection)
-        else:
-            connections.drop(connection)
-        return answer
     except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
-        raise _translated(error, request, connections.settings) from None
+        raise _connect_error(error, request.host, settings) from None
+    try:
+        forwarded = pool.proxy is not None and pool.scheme == "http"
+        headers = {**request.headers, **(dict(pool.proxy_headers) if forwarded else {})}
+        talk = _Talk(connection, settings.read_timeout, request.method)
+        talk.send(request.url if forwarded else _path(request.url), headers, body)
+        answer, reusable = talk.receive(receiver)
+    except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+        connections.drop(connection)
+        raise _talk_error(error, request.host, settings) from None
+    except BaseException:
+        connections.drop(connection)
+        raise
+    if reusable:
+        connections.give_back(pool, connection)
+    else:
+        connections.drop(connection)
+    return answer
 
 
 def _path(url: str) -> str:
@@ -265,24 +279,33 @@ def _chunks(body: Sequence[Buffer], gather: bytearray) -> Iterator[memoryview]:
         yield room[:used]
 
 
-def _translated(
-    error: Exception, request: HttpRequest, settings: ConnectionSettings
-) -> StorageTimeoutError | UnavailableError:
-    """The error by what happened to the connection; urllib3's own messages may hold the URL."""
-    host = request.host
-    if isinstance(error, TimeoutError | BlockingIOError | urllib3.exceptions.TimeoutError):
-        return StorageTimeoutError(
-            f"{host} did not answer within {settings.read_timeout:g} s (connecting: {settings.connect_timeout:g} s)"
+# The causes are dropped on purpose: urllib3's messages may hold the URL.
+
+
+def _connect_error(
+    error: Exception, host: str, settings: ConnectionSettings
+) -> UnreachableError | ConnectTimeoutError:
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+        return ConnectTimeoutError(
+            f"{host} can't be reached: no connection within {settings.connect_timeout:g} s"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
-        return UnavailableError(
+        return UnreachableError(
             f"the certificate of {host} is not trusted ({error.verify_message}); "
             "pass its certificate authority as client_kwargs={'verify': 'ca.pem'}"
         )
     if isinstance(error, socket.gaierror):
-        return UnavailableError(f"{host} can't be found ({error.strerror}); check the endpoint")
+        return UnreachableError(f"{host} can't be found ({error.strerror}); check the endpoint")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    return UnreachableError(f"{host} can't be reached ({reason}); check the endpoint")
+
+
+def _talk_error(
+    error: Exception, host: str, settings: ConnectionSettings
+) -> StorageTimeoutError | UnavailableError:
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return StorageTimeoutError(f"{host} was silent for {settings.read_timeout:g} s")
     if isinstance(error, http.client.IncompleteRead):
         return UnavailableError(f"{host} closed the connection {error.expected} bytes too early")
-    if isinstance(error, OSError) and error.errno is not None:
-        return UnavailableError(f"{host}: {error.strerror or type(error).__name__}")
-    return UnavailableError(f"{host} closed the connection ({type(error).__name__})")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    return UnavailableError(f"{host} closed the connection ({reason})")

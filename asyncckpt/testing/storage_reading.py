@@ -20,9 +20,9 @@ from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.testing.storage_faults import CountingStorage
 from asyncckpt.testing.storage_medium import StorageMedium, pattern
 
-HOSTILE_KEYS: tuple[str, ...] = tuple(
-    ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "a//b", "a/", "a\0b", "a\nb", "a\\b"]
-    + ["\x7f", "\ud800", "x" * 256, "y/" * 600 + "z"]
+HOSTILE_KEYS: tuple[str, ...] = (
+    *("", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "a//b", "a/", "a\0b", "a\nb", "a\\b"),
+    *("\x7f", "\ud800", "x" * 256, "y/" * 600 + "z"),
 )
 METHODS: tuple[str, ...] = tuple(
     "write write_new open_writer open_reader read read_range read_ranges stat exists list delete".split()

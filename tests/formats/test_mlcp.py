@@ -262,6 +262,8 @@ def test_two_tensors_of_one_name_are_refused() -> None:
 
 
 def test_a_name_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(LayoutError, match="not valid Unicode"):
+        parse(made_from(shard_json(TENSOR.replace('"w"', '"\\ud800"'))))
     shard = ShardData.from_arrays({"\ud800": np.zeros(1)})
     with pytest.raises(FormatError):
         plan_of(content_of([shard], CheckpointMetadata())[0])
@@ -406,7 +408,6 @@ def shard_json(tensor: str) -> str:
         shard_json("1"),
         shard_json('{"name":"w"}'),
         shard_json(TENSOR.replace('"w"', "3")),
-        shard_json(TENSOR.replace('"w"', '"\\ud800"')),
         shard_json(TENSOR.replace("[1]", "[-1]")),
         shard_json(TENSOR.replace("[1]", "[1.0]")),
         shard_json(TENSOR.replace("[1]", "[true]")),
@@ -422,16 +423,11 @@ def shard_json(tensor: str) -> str:
 def test_malformed_metadata_raises_one_clear_line(text: str) -> None:
     data = text.encode("latin-1")
     file = b"PCLM\x051.0.0" + len(data).to_bytes(4, "little") + data + bytes(64)
-    for read in (parse, MetadataSerializer.deserialize):
-        try:
-            result = read(file if read is parse else data)
-        except FormatError as error:
-            assert str(error)
-            assert "\n" not in str(error)
-        else:
-            assert read is MetadataSerializer.deserialize
-            assert isinstance(result, CheckpointMetadata)
-            assert text.startswith('{"timestamp":"0001')
+    for read, source in ((parse, file), (MetadataSerializer.deserialize, data)):
+        with pytest.raises(FormatError) as caught:
+            read(source)
+        assert str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_nulls_count_as_absent_and_both_spellings_of_sharding_are_read() -> None:

@@ -127,9 +127,9 @@ class GcsFront:
         if fault.kind == "hang":
             await asyncio.Event().wait()
         if fault.kind == "damage":
-            body = bytearray(await request.read())
-            body[len(body) // 2] ^= 1
-            return await self._serve(request, bytes(body))
+            damaged = bytearray(await request.read())
+            damaged[len(damaged) // 2] ^= 1
+            return await self._serve(request, bytes(damaged))
         if fault.kind == "after":
             await self._serve(request, await request.read())
         elif fault.kind == "cut":
@@ -138,7 +138,7 @@ class GcsFront:
         elif fault.kind == "truncate":
             return await self._truncated(request, fault.cut_bytes)
         assert request.transport is not None
-        request.transport.abort()  # type: ignore[attr-defined]  # asyncio's and uvloop's transports have it
+        request.transport.abort()
         return web.Response()
 
     async def _truncated(self, request: web.Request, size: int) -> web.StreamResponse:

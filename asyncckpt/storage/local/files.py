@@ -140,7 +140,7 @@ class UnpublishedFile:
             os.utime(self._descriptor, ns=(now, now))
             os.fsync(self._descriptor)
             found = os.fstat(self._descriptor)
-            self._refuse_folder()
+            self._target()  # a link onto a folder would only say "exists"
             linked = self._rename(exclusive=exclusive)
         self._finish(linked=linked)
         return found
@@ -211,9 +211,6 @@ class UnpublishedFile:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return found
-
-    def _refuse_folder(self) -> None:
-        self._target()
 
     @property
     def _descriptor(self) -> int:

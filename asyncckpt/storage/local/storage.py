@@ -34,7 +34,7 @@ _PAGE = 1000
 
 
 class LocalStorage(ICheckpointStorage):
-    """Files below `root`, which is made when it is first written to.
+    """Files below `root`, which is made when it is first written to; a relative one is fixed at its first use.
 
     A file is written under a hidden name, synced, and given its own name in one step; its folder is synced
     after that. A process that is killed meanwhile leaves at most hidden `.….tmp` files, which `list` never
@@ -55,8 +55,7 @@ class LocalStorage(ICheckpointStorage):
     ) -> None:
         if part_bytes < 1 or concurrency < 1:
             raise ValueError(f"part_bytes={part_bytes} and concurrency={concurrency} must be at least 1")
-        # Absolute, so that a later chdir moves nothing.
-        self._root = Path(root).absolute()
+        self._root = Path(root)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
         self._clock = clock
@@ -70,11 +69,18 @@ class LocalStorage(ICheckpointStorage):
         """The folder that holds the objects."""
         return self._root
 
-    def _unpublished(self, key: str, write_id: str) -> UnpublishedFile:
-        return UnpublishedFile(self._root, key, token=self._new_token(), write_id=write_id, clock=self._clock)
+    async def _absolute_root(self) -> Path:
+        """The root, fixed so that a later chdir moves nothing; asking for the current folder may block."""
+        if not self._root.is_absolute():
+            self._root = await run_in_thread(self._root.absolute)
+        return self._root
+
+    async def _unpublished(self, key: str, write_id: str) -> UnpublishedFile:
+        root = await self._absolute_root()
+        return UnpublishedFile(root, key, token=self._new_token(), write_id=write_id, clock=self._clock)
 
     async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
-        file = self._unpublished(key, write_id)
+        file = await self._unpublished(key, write_id)
         stop = threading.Event()
         return await run_in_thread(_put_whole, file, views, exclusive, stop, abort=stop.set)
 
@@ -82,7 +88,7 @@ class LocalStorage(ICheckpointStorage):
         self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
     ) -> ObjectWriter:
         writer = LocalWriter(
-            self._unpublished(key, write_id),
+            await self._unpublished(key, write_id),
             exclusive=exclusive,
             part_bytes=self._part_bytes if part_bytes is None else part_bytes,
             concurrency=self._concurrency,
@@ -96,7 +102,7 @@ class LocalStorage(ICheckpointStorage):
         return writer
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
-        reader = LocalReader(self._root, key, concurrency=self._concurrency)
+        reader = LocalReader(await self._absolute_root(), key, concurrency=self._concurrency)
         try:
             await reader.open(first_bytes)
         except BaseException:
@@ -105,15 +111,15 @@ class LocalStorage(ICheckpointStorage):
         return reader
 
     async def _stat(self, key: str) -> ObjectInfo:
-        return await run_in_thread(stat_object, self._root, key)
+        return await run_in_thread(stat_object, await self._absolute_root(), key)
 
     async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        objects = walk(self._root, prefix)
+        objects = walk(await self._absolute_root(), prefix)
         while page := await run_in_thread(_next_page, objects):
             yield page
 
     async def _delete(self, key: str) -> None:
-        await run_in_thread(delete_object, self._root, key)
+        await run_in_thread(delete_object, await self._absolute_root(), key)
 
 
 def _put_whole(

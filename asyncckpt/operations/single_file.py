@@ -1,0 +1,86 @@
+"""`SingleFileSaver` and `SingleFileLoader`: shards in, one file out, as the first format's documents have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncckpt._aio import ByteBudget, WorkerThreads
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.formats.base import ICheckpointFormat, content_of
+from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.shard import ShardData
+from asyncckpt.operations.location import Place
+from asyncckpt.operations.reader import open_checkpoint
+from asyncckpt.operations.save import write_checkpoint
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession
+from asyncckpt.operations.source import MemorySource
+from asyncckpt.progress import ProgressReporter
+from asyncckpt.storage.base import ICheckpointStorage
+
+
+class SingleFileSaver:
+    """Gathers shards into one file of a format, on a storage."""
+
+    def __init__(self, format: ICheckpointFormat, storage: ICheckpointStorage) -> None:
+        self._format = format
+        self._storage = storage
+
+    async def save(
+        self,
+        prefix: str,
+        shards: Sequence[ShardData],
+        metadata: CheckpointMetadata,
+        *,
+        overwrite: bool = False,
+        cancellation: CancellationToken | None = None,
+    ) -> str:
+        """Write `prefix` + the format's extension, in parts, never joined in memory; returns the key.
+
+        Raises CheckpointExistsError, LayoutError when the metadata lists other shards, StorageError subclasses.
+        """
+        key = f"{prefix}{self._format.extension}"
+        place = Place(self._storage, key, f"{self._storage!r}/{key}")
+        content, views = content_of(shards, metadata)
+        with ProgressReporter(None) as report:
+            async with bind(cancellation) as scope, WorkerThreads(WORKERS, name="save") as threads:
+                plans = await threads.run(lambda: self._format.plan(content, name=place.name))
+                session = WriteSession(
+                    source=MemorySource(views),
+                    names=[t.name for t in content.tensors],
+                    threads=threads,
+                    budget=ByteBudget(DEFAULT_MEMORY_BYTES),
+                    report=report,
+                    committing=lambda: _drop(scope.commit()),
+                    committed=lambda _: report.mark_committed(),
+                )
+                await write_checkpoint(place, plans, session, overwrite=overwrite)
+        return key
+
+
+def _drop(_: bool) -> None:
+    return None
+
+
+class SingleFileLoader:
+    """Reads the shards of one file, verified."""
+
+    def __init__(self, format: ICheckpointFormat, storage: ICheckpointStorage) -> None:
+        self._format = format
+        self._storage = storage
+
+    async def load(
+        self, key: str, *, cancellation: CancellationToken | None = None
+    ) -> tuple[list[ShardData], CheckpointMetadata]:
+        """The shards and the metadata. Raises CheckpointNotFoundError, FormatError and StorageError subclasses."""
+        async with open_checkpoint(
+            (self._storage, key), format=self._format, cancellation=cancellation
+        ) as checkpoint:
+            stored = checkpoint.index.tensors
+            arrays = {s.name: await checkpoint.read_stored(s.name) for s in stored}
+            metadata = checkpoint.metadata
+        shards = metadata.shards or (ShardMetadata(tensors=tuple(s.metadata for s in stored)),)
+        made = []
+        for shard in shards:
+            own = ShardData.from_arrays({t.name: arrays[t.name] for t in shard.tensors}, shard.rank)
+            made.append(ShardData(shard, own.views))
+        return made, metadata

@@ -1,0 +1,155 @@
+"""`verify`: every byte of a checkpoint, in one pass over each file, with every problem reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asyncckpt._aio import WorkerThreads
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.errors import FormatError, IncompleteCheckpointError, UnknownFormatError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.model.ranges import ByteRange
+from asyncckpt.operations.checks import Check, Pass, checks_of, is_simple
+from asyncckpt.operations.files import OpenFile
+from asyncckpt.operations.location import Location, StorageOptions
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
+from asyncckpt.progress import ProgressCallback
+
+Level = Literal["header", "full"]
+_WINDOW_BYTES = 8 * 1024 * 1024
+_WINDOWS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong; `tensor` is whose bytes they are, where that is known."""
+
+    message: str
+    tensor: str | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """`ok` is whether nothing is wrong; `unchecked` says what the file has no checksums for."""
+
+    format: str
+    version: str
+    tensors: int
+    bytes_checked: int
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+async def verify(
+    location: Location,
+    *,
+    level: Level = "full",
+    format: str | ICheckpointFormat | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> VerifyReport:
+    """Check a checkpoint and report all that is wrong with it. `level="header"` reads no tensor.
+
+    Damage is in the report, not raised. Raises CheckpointNotFoundError, UnknownFormatError for what is no
+    checkpoint, StorageError subclasses, OperationCancelledError.
+    """
+    findings = _Findings()
+    try:
+        async with open_checkpoint(
+            location,
+            format=format,
+            memory_bytes=memory_bytes,
+            cancellation=cancellation,
+            progress=progress,
+            storage_options=storage_options,
+        ) as checkpoint:
+            if level == "full":
+                await _verify_files(checkpoint, findings)
+            return findings.report(checkpoint)
+    except UnknownFormatError:
+        raise
+    except (FormatError, IncompleteCheckpointError) as error:
+        # The file could not even be opened: that is the one problem there is to report.
+        return VerifyReport("", "", 0, 0, (Problem(str(error)),))
+
+
+@dataclass(slots=True)
+class _Findings:
+    problems: list[Problem] = field(default_factory=list)
+    bytes_checked: int = 0
+    unchecked: list[str] = field(default_factory=list)
+
+    def add(self, message: str, tensor: str | None = None) -> None:
+        self.problems.append(Problem(message, tensor))
+
+    def report(self, checkpoint: Checkpoint) -> VerifyReport:
+        return VerifyReport(
+            format=checkpoint.format,
+            version=checkpoint.version,
+            tensors=len(checkpoint.tensors),
+            bytes_checked=self.bytes_checked,
+            problems=tuple(self.problems),
+            warnings=checkpoint.warnings,
+            unchecked=tuple(self.unchecked),
+        )
+
+
+async def _verify_files(checkpoint: Checkpoint, findings: _Findings) -> None:
+    index = checkpoint.index
+    async with WorkerThreads(2, name="verify") as threads:
+        for number, file in enumerate(checkpoint.files):
+            checks = await threads.run(checks_of, index, number, file.size)
+            await _verify_file(file, Pass(checks), threads, findings)
+    for stored in index.tensors:
+        if stored.absent is not None:
+            findings.unchecked.append(f"tensor {stored.name!r} has no bytes: {stored.absent}")
+        elif stored.checksums is None and not index.digests:
+            findings.unchecked.append(f"tensor {stored.name!r} has no checksum")
+        elif not is_simple(stored):
+            await _verify_tensor(checkpoint, stored.name, findings)
+
+
+async def _verify_tensor(checkpoint: Checkpoint, name: str, findings: _Findings) -> None:
+    """A tensor that has to be joined or decoded first."""
+    try:
+        array = await checkpoint.read_stored(name)
+    except FormatError as error:
+        findings.add(str(error), name)
+    else:
+        findings.bytes_checked += array.nbytes
+
+
+async def _verify_file(file: OpenFile, run: Pass, threads: WorkerThreads, findings: _Findings) -> None:
+    """One pass over a file, in windows whose buffers are used again and again."""
+    buffers = [memoryview(bytearray(_WINDOW_BYTES)) for _ in range(0 if file.mapped else _WINDOWS_AT_ONCE)]
+    for start in range(0, file.size, _WINDOW_BYTES * _WINDOWS_AT_ONCE):
+        stop = min(file.size, start + _WINDOW_BYTES * _WINDOWS_AT_ONCE)
+        ranges = [ByteRange(at, min(stop, at + _WINDOW_BYTES)) for at in range(start, stop, _WINDOW_BYTES)]
+        if file.mapped is not None:
+            views = [file.mapped[r.start : r.end] for r in ranges]
+        else:
+            views = [buffer[: r.size] for buffer, r in zip(buffers, ranges, strict=False)]
+            await file.reader.read_ranges(ranges, views)
+        for wanted, view in zip(ranges, views, strict=True):
+            _note(await threads.run(run.feed, view, wanted.start), findings)
+        findings.bytes_checked += stop - start
+    _note(list(run.rest()), findings)
+
+
+def _note(done: list[Check], findings: _Findings) -> None:
+    for check in done:
+        message = check.problem()
+        if message is not None:
+            findings.add(message, check.tensor)

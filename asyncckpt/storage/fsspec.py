@@ -1,0 +1,201 @@
+"""Any filesystem of fsspec as a storage: Azure, SFTP, HDFS, or a ready filesystem object.
+
+What it can promise depends on the filesystem; `capabilities` says it. Objects are put whole, from a local temp
+file, because files that fsspec opens for writing appear half-written when something fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncckpt._aio import run_shielded
+from asyncckpt.errors import ObjectNotFoundError
+from asyncckpt.model.digests import Buffer
+from asyncckpt.storage.base import (
+    CLEANUP_TIMEOUT,
+    Capabilities,
+    ICheckpointStorage,
+    ObjectInfo,
+    ObjectReader,
+    ObjectWriter,
+)
+from asyncckpt.storage.fsspec_driver import Driver, Traits, class_of, open_driver, traits_of
+from asyncckpt.storage.fsspec_errors import filesystem_errors
+from asyncckpt.storage.fsspec_listing import Folder, info_of
+from asyncckpt.storage.fsspec_read import FsspecReader
+from asyncckpt.storage.fsspec_write import DEFAULT_PART_BYTES, FsspecPut, FsspecWriter, spooled
+from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.spool import Packed
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_PAGE = 1000
+_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
+_SPOOLED_BYTES = 8 * 1024 * 1024  # a larger object goes through a temp file
+
+
+class FsspecStorage(ICheckpointStorage):
+    """Objects as files under a URL, or under `root` of a filesystem that the caller made and keeps.
+
+    An asynchronous filesystem is called on the loop, any other in threads that are joined on a cancel. Raises
+    UnsupportedOperationError for an unknown scheme, MissingExtraError when its driver is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        filesystem: AbstractFileSystem | None = None,
+        root: str = "",
+        storage_options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        if (url is None) == (filesystem is None):
+            raise ValueError("an fsspec storage takes a url or a filesystem, one of the two")
+        self._policy = retry or RetryPolicy()
+        self._options = dict(storage_options or {})
+        self._url = url or ""
+        self._root = root
+        self._starting = asyncio.Lock()
+        self._driver: Driver | None = None
+        self._folder: Folder | None = None
+        self._kind: type | None = None
+        if filesystem is not None:
+            self._adopt(Driver(filesystem, owned=False), root)
+            self._label = f"{type(filesystem).__name__}, {root!r}"
+        else:
+            self._kind = class_of(self._url)
+            self._label = repr(_without_secrets(self._url))
+        self.capabilities = _capabilities(self._traits())
+
+    def __repr__(self) -> str:
+        return f"FsspecStorage({self._label})"
+
+    def _traits(self) -> Traits:
+        if self._driver is not None:
+            return self._driver.traits
+        return Traits() if self._kind is None else traits_of(self._kind)
+
+    def _adopt(self, driver: Driver, root: str) -> Folder:
+        self._driver = driver
+        self._folder = Folder(driver, root)
+        return self._folder
+
+    async def _open(self) -> tuple[Driver, Folder]:
+        async with self._starting:
+            if self._driver is None or self._folder is None:
+                with filesystem_errors(f"opening {self!r}"):
+                    driver, path = await open_driver(self._url, self._kind, self._options)
+                root = f"{path.rstrip('/')}/{self._root}" if self._root else path
+                return driver, self._adopt(driver, root)
+            return self._driver, self._folder
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        driver, folder = await self._open()
+        put = self._new_put(driver, folder, key, exclusive=exclusive, write_id=write_id)
+        size = total_bytes(views)
+        if size <= _SPOOLED_BYTES:
+            packed = Packed(views) if size <= _INLINE_BYTES else await driver.threads.run(Packed, views)
+            return await put.run(packed, size, self._policy)
+        spool = await spooled(driver, f"write of {key!r}", views)
+        try:
+            return await put.run(spool, size, self._policy)
+        finally:
+            await run_shielded(driver.threads.run(spool.remove), timeout=CLEANUP_TIMEOUT)
+
+    async def _open_writer(
+        self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
+    ) -> ObjectWriter:
+        driver, folder = await self._open()
+        put = self._new_put(driver, folder, key, exclusive=exclusive, write_id=write_id)
+        spool = await spooled(driver, f"write of {key!r}")
+        return FsspecWriter(
+            put,
+            spool,
+            driver,
+            key=key,
+            part_bytes=part_bytes or DEFAULT_PART_BYTES,
+            write_id=write_id,
+            policy=self._policy,
+        )
+
+    def _new_put(
+        self, driver: Driver, folder: Folder, key: str, *, exclusive: bool, write_id: str
+    ) -> FsspecPut:
+        return FsspecPut(
+            driver, key, folder.path(key), exclusive=exclusive, write_id=write_id, stat=self._stat
+        )
+
+    async def _delete(self, key: str) -> None:
+        driver, folder = await self._open()
+        what = f"delete of {key!r}"
+
+        async def attempt() -> None:
+            try:
+                # A folder is no object, and some filesystems would remove it with all that is in it.
+                await self._stat(key)
+                with filesystem_errors(what):
+                    await driver.call("rm_file", folder.path(key))
+            except ObjectNotFoundError:
+                return
+
+        await retrying(attempt, policy=self._policy, describe=what)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
+        driver, folder = await self._open()
+        info = await self._stat(key)
+        reader = FsspecReader(driver, folder.path(key), info, policy=self._policy, stat=self._stat)
+        await reader.read_first(first_bytes)
+        return reader
+
+    async def _stat(self, key: str) -> ObjectInfo:
+        driver, folder = await self._open()
+        what = f"stat of {key!r}"
+        path = folder.path(key)
+
+        async def attempt() -> ObjectInfo:
+            driver.filesystem.invalidate_cache(path)
+            with filesystem_errors(what):
+                try:
+                    entry = await driver.call("info", path)
+                except NotADirectoryError:
+                    entry = {"type": "other"}  # part of the path is a file, so there is no file below it
+            if entry["type"] != "file":
+                raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
+            return info_of(entry, key)
+
+        return await retrying(attempt, policy=self._policy, describe=what)
+
+    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        _, folder = await self._open()
+        found = await retrying(
+            lambda: folder.list(prefix), policy=self._policy, describe=f"list of {prefix!r}"
+        )
+        for start in range(0, len(found), _PAGE):
+            yield found[start : start + _PAGE]
+
+    async def aclose(self) -> None:
+        driver = self._driver
+        if driver is not None:
+            await driver.aclose()
+
+
+def _capabilities(traits: Traits) -> Capabilities:
+    return Capabilities(
+        atomic=traits.atomic, exclusive=traits.exclusive, any_order=True, remote=not traits.folders
+    )
+
+
+def _without_secrets(url: str) -> str:
+    """The URL as it may be shown: without user, password and query."""
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -1,0 +1,137 @@
+"""Single calls of an fsspec filesystem: on the loop where it is asynchronous, in joined threads otherwise.
+
+Only single-object calls are made: fsspec's bulk calls leave their children running when they are cancelled.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from asyncckpt._aio import WorkerThreads, run_in_thread
+from asyncckpt.errors import MissingExtraError, UnsupportedOperationError
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a kind of filesystem, beyond what fsspec asks of all."""
+
+    atomic: bool = False
+    """A put shows the whole object or nothing."""
+    exclusive: bool = False
+    """`mode="create"` is decided by the store, not by a look before the write."""
+    folders: bool = False
+    """A folder must be made before there can be a file in it."""
+    threads: int = 1
+    """How many calls may run at once; one, unless it is known to be safe."""
+    puts_files: bool = False
+    """Large objects go through put_file, which reads the file bit by bit."""
+
+
+_OBJECT_STORE = Traits(atomic=True, threads=4)
+_KNOWN: dict[str, Traits] = {
+    "fsspec.implementations.memory.MemoryFileSystem": Traits(atomic=True, exclusive=True, threads=4),
+    "fsspec.implementations.local.LocalFileSystem": Traits(folders=True, threads=4, puts_files=True),
+    "s3fs.core.S3FileSystem": Traits(atomic=True, exclusive=True, threads=4),
+    "gcsfs.core.GCSFileSystem": Traits(atomic=True, exclusive=True, threads=4),
+    "adlfs.spec.AzureBlobFileSystem": _OBJECT_STORE,
+}
+
+
+def traits_of(kind: type) -> Traits:
+    """The traits of a class of filesystems; one that is not known is promised nothing."""
+    for ancestor in kind.__mro__:
+        known = _KNOWN.get(f"{ancestor.__module__}.{ancestor.__name__}")
+        if known is not None:
+            return known
+    is_async = bool(getattr(kind, "async_impl", False))
+    return Traits(folders=not is_async, puts_files=not is_async)
+
+
+def is_memory(filesystem: Any) -> bool:
+    return any(kind.__name__ == "MemoryFileSystem" for kind in type(filesystem).__mro__)
+
+
+def unwrapped(filesystem: Any) -> Any:
+    """The synchronous filesystem inside fsspec's async wrapper, whose threads outlive a cancel."""
+    inner = getattr(filesystem, "sync_fs", None)
+    return filesystem if inner is None else inner
+
+
+class Driver:
+    """One filesystem and how it is called. `owned` ones are closed with the storage."""
+
+    def __init__(self, filesystem: Any, *, owned: bool) -> None:
+        self.filesystem = unwrapped(filesystem)
+        base = getattr(self.filesystem, "fs", None)  # fsspec's DirFileSystem adds a folder to another one
+        self.traits = traits_of(type(self.filesystem if base is None else base))
+        self.threads = WorkerThreads(self.traits.threads, name="fsspec")
+        self._on_loop = bool(self.filesystem.async_impl and self.filesystem.asynchronous)
+        self._owned = owned
+
+    async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the filesystem; a thread is over before a cancel is seen."""
+        if self._on_loop:
+            return await getattr(self.filesystem, f"_{name}")(*args, **kwargs)
+        return await self.threads.run(partial(getattr(self.filesystem, name), *args, **kwargs))
+
+    def lists_whole_trees(self) -> bool:
+        """Whether `find` is the filesystem's own: fsspec's takes an error for an empty folder."""
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.spec import AbstractFileSystem
+
+        kind = type(self.filesystem)
+        if issubclass(kind, AsyncFileSystem):
+            return kind._find is not AsyncFileSystem._find and not hasattr(self.filesystem, "fs")
+        return kind.find is not AbstractFileSystem.find and not hasattr(self.filesystem, "fs")
+
+    async def aclose(self) -> None:
+        await self.threads.close()
+        if not (self._owned and self._on_loop):
+            return
+        for name in ("_s3", "_session"):
+            close = getattr(getattr(self.filesystem, name, None), "close", None)
+            closing = close() if close is not None else None
+            if inspect.isawaitable(closing):
+                await closing
+
+
+def class_of(url: str) -> type | None:
+    """The filesystem class that serves a URL, None for a chain of them.
+
+    Raises UnsupportedOperationError for an unknown scheme, MissingExtraError when its driver is missing.
+    """
+    import fsspec
+
+    if "::" in url:
+        return None
+    protocol = fsspec.core.split_protocol(url)[0] or "file"
+    try:
+        kind: type = fsspec.get_filesystem_class(protocol)
+    except ValueError as error:
+        raise UnsupportedOperationError(f"fsspec knows no filesystem for {protocol}://") from error
+    except ImportError as error:
+        raise MissingExtraError(f"{protocol}:// needs its fsspec driver: {error}") from error
+    return kind
+
+
+async def open_driver(url: str, kind: type | None, options: Mapping[str, Any]) -> tuple[Driver, str]:
+    """The driver for a URL and the path that the URL names; made in a thread, because some connect at once."""
+    filesystem, path = await run_in_thread(partial(_make, url, kind, dict(options)))
+    return Driver(filesystem, owned=True), path
+
+
+def _make(url: str, kind: Any, options: dict[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
+    fresh = {"skip_instance_cache": True, "use_listings_cache": False}
+    if kind is None:
+        filesystem, path = fsspec.core.url_to_fs(url, **{**options, **fresh})
+        return filesystem, str(path)
+    options = {**kind._get_kwargs_from_urls(url), **options, **fresh}
+    if kind.async_impl:
+        options["asynchronous"] = True
+    return kind(**options), str(kind._strip_protocol(url))

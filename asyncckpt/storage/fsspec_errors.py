@@ -1,0 +1,87 @@
+"""Errors of fsspec filesystems, translated once: by HTTP status where there is one, then by type and errno."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from asyncckpt.errors import (
+    AccessDeniedError,
+    AsyncCkptError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageTimeoutError,
+    UnavailableError,
+)
+from asyncckpt.storage.http_status import error_for_status
+from asyncckpt.storage.local.errors import translated as translated_errno
+
+_BY_TYPE: tuple[tuple[type[Exception], type[StorageError], str], ...] = (
+    (FileNotFoundError, ObjectNotFoundError, "it does not exist"),
+    (FileExistsError, ObjectExistsError, "it exists already"),
+    (PermissionError, AccessDeniedError, "permission denied; check the credentials and their permissions"),
+    (TimeoutError, StorageTimeoutError, "no answer in time; try later"),
+    (asyncio.TimeoutError, StorageTimeoutError, "no answer in time; try later"),
+    (ConnectionError, UnavailableError, "the connection broke; try later"),
+)
+# A mistake in a program, ours or the driver's, is no message of the medium.
+_MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError)
+
+
+@contextmanager
+def filesystem_errors(what: str) -> Iterator[None]:
+    """Within the block every error of a filesystem becomes the StorageError that it means."""
+    try:
+        yield
+    except AsyncCkptError:
+        raise
+    except _MISTAKES as error:
+        if http_status(error) is None:
+            raise
+        raise translated(error, what) from error
+    except Exception as error:
+        raise translated(error, what) from error
+
+
+def translated(error: Exception, what: str) -> StorageError:
+    """The storage error for what a filesystem raised while it did `what`."""
+    status = http_status(error)
+    if status is not None and status >= 400:
+        return error_for_status(status, what)
+    for kind, ours, text in _BY_TYPE:
+        if isinstance(error, kind):
+            return ours(f"{what}: {text}")
+    if isinstance(error, OSError) and error.errno:
+        return translated_errno(error, what)
+    if _is_transport_error(error):
+        return UnavailableError(f"{what}: the connection broke ({type(error).__name__}); try later")
+    return StorageError(f"{what} failed: {type(error).__name__}")
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status behind an error or its cause: aiohttp's, botocore's, Google's or Azure's."""
+    seen: BaseException | None = error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            status = getattr(seen, "status_code", None) or getattr(seen, "status", None)
+            status = status or getattr(seen, "code", None)
+        if isinstance(status, int) and 100 <= status <= 599:
+            return status
+        seen = seen.__cause__
+    return None
+
+
+def _is_transport_error(error: Exception) -> bool:
+    """Whether the driver's HTTP client lost its connection; told by the class, without importing any client."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(
+        ("aiohttp" in modules and "ClientError" in names)
+        or ("botocore" in modules and "HTTPClientError" in names)
+        or ("azure" in modules and "AzureError" in names and "HttpResponseError" not in names)
+    )

@@ -1,0 +1,167 @@
+"""Whole objects on S3: one PUT, one HEAD, and how the outcome of a write is settled when its answer was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from asyncckpt.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageTimeoutError,
+    UnavailableError,
+)
+from asyncckpt.model.digests import Buffer, crc32c
+from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.s3_errors import BodyMismatchError, UploadGoneError, WriteConflictError
+from asyncckpt.storage.s3_session import S3Session
+from asyncckpt.storage.transfer import NEVER_SENT
+
+WRITE_ID_NAME = "asyncckpt-write-id"
+WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
+_INLINE_CHECKSUM_BYTES = 64 * 1024
+
+
+class S3Object:
+    """One key in the bucket: `key` is the storage's name for it, `full_key` the server's."""
+
+    def __init__(self, session: S3Session, key: str, full_key: str) -> None:
+        self.session = session
+        self.key = key
+        self.full_key = full_key
+
+    def what(self, verb: str) -> str:
+        """The beginning of an error message."""
+        return f"{verb} {self.full_key!r} in bucket {self.session.bucket!r}"
+
+    async def head(self) -> ObjectInfo:
+        """One HEAD, retried. Raises ObjectNotFoundError."""
+        what = self.what("looking for")
+        answer = await self.session.retrying(
+            lambda: self.session.call("head_object", what, Key=self.full_key), what
+        )
+        return ObjectInfo(
+            self.key,
+            int(answer["ContentLength"]),
+            bare_etag(answer["ETag"]),
+            write_id=answer.get("Metadata", {}).get(WRITE_ID_NAME),
+            modified=answer.get("LastModified"),
+        )
+
+    async def put(self, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        """One PUT of all the bytes, with their checksum. Raises ObjectExistsError when `exclusive`."""
+        size, what = total_bytes(views), self.what("writing")
+        checksum = encoded_crc(await checksum_of(self.session, views))
+        extra = {"IfNoneMatch": "*"} if exclusive else {}
+
+        async def attempt() -> ObjectInfo:
+            request = await self.session.sign(
+                "put_object",
+                "PUT",
+                what,
+                Key=self.full_key,
+                ChecksumCRC32C=checksum,
+                Metadata=self.session.metadata(WRITE_ID_NAME, write_id),
+                **extra,
+            )
+            answer = await self.session.exchange(request, what, body=views)
+            return ObjectInfo(self.key, size, bare_etag(answer.headers["etag"]), write_id=write_id)
+
+        settlement = Settlement(self, write_id)
+        return await settlement.of(
+            lambda: self.session.moving(settlement.watching(attempt), what, size_bytes=size)
+        )
+
+
+class Settlement:
+    """Finds out how a write ended when the server's answer was lost, or was about an earlier attempt of ours."""
+
+    def __init__(self, target: S3Object, write_id: str) -> None:
+        self._target = target
+        self._write_id = write_id
+        self._uncertain = False
+
+    def watching(
+        self, attempt: Callable[[], Coroutine[Any, Any, ObjectInfo]]
+    ) -> Callable[[], Coroutine[Any, Any, ObjectInfo]]:
+        """The attempt, remembering whether one was sent whose answer never came."""
+
+        async def watched() -> ObjectInfo:
+            try:
+                return await attempt()
+            except NEVER_SENT:
+                raise
+            except (UnavailableError, StorageTimeoutError, asyncio.CancelledError):
+                self._uncertain = True
+                raise
+
+        return watched
+
+    async def of(self, write: Callable[[], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
+        """The outcome of all the attempts; where they do not tell, one HEAD does.
+
+        Raises ObjectExistsError, OutcomeUnknownError, or the last error.
+        """
+        try:
+            return await write()
+        except (ObjectExistsError, UploadGoneError, WriteConflictError) as error:
+            return await self._look(error)
+        except BodyMismatchError as error:
+            raise StorageError(
+                f"{error}; the data changed while it was being written: keep it still, or let it be staged"
+            ) from None
+        except (UnavailableError, StorageTimeoutError) as error:
+            if not self._uncertain:
+                raise
+            return await self._look(error)
+
+    async def _look(self, error: StorageError) -> ObjectInfo:
+        try:
+            found = await self._target.head()
+        except ObjectNotFoundError:
+            raise error from None
+        except (UnavailableError, StorageTimeoutError) as silence:
+            if not self._uncertain:
+                raise error from silence
+            raise OutcomeUnknownError(
+                f"{self._target.what('writing')}: the server fell silent before it said how it ended "
+                f"(write id {self._write_id}); look for an object with that write id before you write again",
+                write_id=self._write_id,
+            ) from error
+        if found.write_id == self._write_id:
+            return found
+        if isinstance(error, ObjectExistsError):
+            raise ObjectExistsError(
+                f"{self._target.full_key!r} in bucket {self._target.session.bucket!r} exists already "
+                f"({found.size} bytes, write id {found.write_id}); choose another key, or overwrite"
+            ) from None
+        raise error
+
+
+async def checksum_of(session: S3Session, views: Sequence[Buffer]) -> int:
+    """The CRC32C of all the views, computed off the loop unless they are small."""
+    if total_bytes(views) <= _INLINE_CHECKSUM_BYTES:
+        return _crc_of(views)
+    return await session.run(_crc_of, views)
+
+
+def _crc_of(views: Sequence[Buffer]) -> int:
+    value = 0
+    for view in views:
+        value = crc32c(memoryview(view).cast("B"), value)
+    return value
+
+
+def encoded_crc(value: int) -> str:
+    """The checksum as S3's headers have it."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+def bare_etag(etag: str) -> str:
+    """The ETag without its quotes, which some answers have and some do not."""
+    return etag.strip('"')

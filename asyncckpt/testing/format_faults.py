@@ -1,0 +1,130 @@
+"""Cancelled at every await and failed at every storage call: nothing is left, and the old checkpoint is intact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+import pytest
+
+import asyncckpt
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.errors import AsyncCkptError, OperationCancelledError
+from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.testing.faults import Outcome, sweep
+from asyncckpt.testing.format_files import FormatFiles
+from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
+from asyncckpt.testing.strategies import assert_identical
+
+How = Literal["task", "token", "timeout"]
+_EXPECTED: dict[How, type[BaseException]] = {
+    "task": asyncio.CancelledError,
+    "token": OperationCancelledError,
+    "timeout": TimeoutError,
+}
+
+
+class FaultContract(FormatFiles):
+    """What a cancel or a failure leaves behind."""
+
+    @pytest.mark.parametrize("how", ["task", "token", "timeout"])
+    @pytest.mark.parametrize("times", [1, 2])
+    async def test_save_cancelled_at_every_await(self, how: How, times: int) -> None:
+        state = self.small_state()
+        storages: list[MemoryStorage] = []
+
+        async def save(token: CancellationToken | None) -> str:
+            storages.append(MemoryStorage())
+            return await self.save(state, storages[-1], cancellation=token)
+
+        async def check(k: int, outcome: Outcome[str]) -> None:
+            storage = storages[-1]
+            assert storage.unfinished == []
+            keys = [info.key async for info in storage.list()]
+            if not outcome.completed:
+                expected = asyncio.CancelledError if times > 1 else _EXPECTED[how]
+                assert isinstance(outcome.error, expected | asyncio.CancelledError), outcome.error
+            if keys:
+                # Once the commit has begun it runs to its end: then the checkpoint is there, whole.
+                leader = next(key for key in keys if key.endswith(self._leader_ending()))
+                assert_identical(await self.load(storage, leader), state)
+            else:
+                assert not outcome.completed
+
+        await sweep(save, check, how=how, times=times)
+
+    def _leader_ending(self) -> str:
+        return self.make_format().extension
+
+    @pytest.mark.parametrize("operation", ["load", "open", "verify"])
+    @pytest.mark.parametrize("how", ["task", "token", "timeout"])
+    async def test_reads_cancelled_at_every_await(self, operation: str, how: How) -> None:
+        key, files = await self.files_of(self.small_state())
+        storage = await self.storage_with(files)
+        run = self._reading(operation, storage, key)
+
+        async def check(k: int, outcome: Outcome[Any]) -> None:
+            assert outcome.completed or isinstance(outcome.error, _EXPECTED[how]), outcome.error
+            assert storage.unfinished == []
+
+        await sweep(run, check, how=how)
+
+    def _reading(
+        self, operation: str, storage: asyncckpt.ICheckpointStorage, key: str
+    ) -> Callable[[CancellationToken | None], Coroutine[Any, Any, Any]]:
+        async def load(token: CancellationToken | None) -> Any:
+            return await self.load(storage, key, cancellation=token)
+
+        async def open_and_read(token: CancellationToken | None) -> Any:
+            async with asyncckpt.open_checkpoint(
+                (storage, key), format=self.reading_format(), cancellation=token
+            ) as checkpoint:
+                return await checkpoint.read(next(iter(checkpoint.tensors)))
+
+        async def verify(token: CancellationToken | None) -> Any:
+            return await asyncckpt.verify((storage, key), format=self.reading_format(), cancellation=token)
+
+        return {"load": load, "open": open_and_read, "verify": verify}[operation]
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_save_failed_at_every_call(self, when: Literal["before", "after"]) -> None:
+        state = self.small_state()
+        for kind in storage_error_kinds():
+            fail_at = 0
+            while True:
+                inner = MemoryStorage()
+                faulty = FaultyStorage(
+                    inner, fail_at=fail_at, error=lambda k=kind: injected_error(k), when=when
+                )
+                raised = await _raised_by(self.save(state, faulty))
+                assert raised is None or faulty.failed, raised
+                if not faulty.failed:
+                    break
+                assert inner.unfinished == []
+                fail_at += 1
+            assert fail_at >= 1
+
+    @pytest.mark.parametrize("operation", ["load", "open", "verify"])
+    async def test_reads_failed_at_every_call(self, operation: str) -> None:
+        key, files = await self.files_of(self.small_state())
+        for kind in storage_error_kinds():
+            fail_at = 0
+            while True:
+                inner = await self.storage_with(files)
+                faulty = FaultyStorage(inner, fail_at=fail_at, error=lambda k=kind: injected_error(k))
+                raised = await _raised_by(self._reading(operation, faulty, key)(None))
+                assert bool(faulty.failed) == (raised is not None), (faulty.failed, raised)
+                if not faulty.failed:
+                    break
+                fail_at += 1
+            assert fail_at >= 1
+
+
+async def _raised_by(operation: Coroutine[Any, Any, object]) -> AsyncCkptError | None:
+    """The error of ours that it ends in; any other error passes."""
+    try:
+        await operation
+    except AsyncCkptError as error:
+        return error
+    return None

@@ -1,0 +1,1 @@
+"""Those that are compared: one module for each, all behind `Contender`."""

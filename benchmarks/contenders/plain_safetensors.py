@@ -1,0 +1,59 @@
+"""safetensors' torch functions, on a local disk, with the fsync that a checkpoint needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import crc32c
+import numpy as np
+
+from benchmarks.contenders.base import LOAD, SAVE, UNVERIFIED, Contender, Operation
+from benchmarks.states import State
+
+
+class PlainSafetensors(Contender):
+    """`load` is its load and one pass over every byte (a CRC32C, compared with nothing); without it, unverified."""
+
+    name = "safetensors"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "model.safetensors"
+
+    async def open(self, state: State) -> None:
+        import torch
+
+        await super().open(state)
+        self._tensors = {name: torch.from_numpy(array) for name, array in state.arrays.items()}
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(SAVE, lambda: asyncio.to_thread(self._save)),
+            Operation(LOAD, lambda: asyncio.to_thread(self._load_and_pass), fresh=True),
+            Operation(UNVERIFIED, lambda: asyncio.to_thread(self._load), fresh=True),
+        ]
+
+    def _save(self) -> None:
+        from safetensors.torch import save_file
+
+        save_file(self._tensors, self._path)
+        descriptor = os.open(self._path, os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _load(self) -> dict[str, np.ndarray]:
+        from safetensors.torch import load_file
+
+        return {name: tensor.numpy() for name, tensor in load_file(self._path).items()}
+
+    def _load_and_pass(self) -> dict[str, np.ndarray]:
+        arrays = self._load()
+        for array in arrays.values():
+            crc32c.crc32c(memoryview(array.reshape(-1).view(np.uint8)))
+        return arrays
+
+    async def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
