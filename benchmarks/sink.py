@@ -187,9 +187,11 @@ class Sink:
                 "</InitiateMultipartUploadResult>",
             )
         elif "delete" in request.query:
-            for key in re.findall(r"<Key>(.*?)</Key>", text):
+            keys = re.findall(r"<Key>(.*?)</Key>", text)
+            for key in keys:
                 bucket.delete(key)
-            _send_xml(connection, "<DeleteResult></DeleteResult>")
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            _send_xml(connection, f"<DeleteResult>{deleted}</DeleteResult>")
         elif _must_be_new(request) and bucket.get(request.key) is not None:
             _send_error(connection, 412, "PreconditionFailed")
         else:

@@ -154,7 +154,11 @@ def looks_like_graph(head: memoryview, size: int) -> bool:
             return False
         vtable_bytes, table_bytes = reader.number(LE_U16, vtable), reader.number(LE_U16, vtable + 2)
         slots = vtable_bytes // 2 - 2
-        if vtable_bytes % 2 or not _MIN_GRAPH_SLOTS <= slots <= _MAX_SNIFFED_SLOTS or vtable + vtable_bytes > root:
+        if (
+            vtable_bytes % 2
+            or not _MIN_GRAPH_SLOTS <= slots <= _MAX_SNIFFED_SLOTS
+            or vtable + vtable_bytes > root
+        ):
             return False
         offsets = [reader.number(LE_U16, vtable + 4 + 2 * slot) for slot in range(slots)]
     except TruncatedError:
@@ -253,7 +257,9 @@ class FlatReader:
             for number in range(count):
                 yield self.table(self.follow(start + 4 * number), what)
 
-    def texts(self, table: Table, slot: int, what: str, *, limit: int | None = None) -> Iterator[tuple[str, int]]:
+    def texts(
+        self, table: Table, slot: int, what: str, *, limit: int | None = None
+    ) -> Iterator[tuple[str, int]]:
         position = table.at(slot, 4)
         if position:
             start, count = self.vector(position, 4, what)
@@ -300,7 +306,9 @@ def _read_variables(reader: FlatReader, graph: Table) -> Iterator[Variable]:
         position = table.at(3, 4)
         shape = _dimensions(reader.numbers(position, "a shape"), name) if position else None
         position = table.at(4, 4)
-        array = _read_array(reader, reader.table(reader.follow(position), "an array"), name) if position else None
+        array = (
+            _read_array(reader, reader.table(reader.follow(position), "an array"), name) if position else None
+        )
         yield Variable(name, reader.byte(table, 2), shape, reader.byte(table, 6), array)
 
 

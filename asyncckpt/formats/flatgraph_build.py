@@ -78,7 +78,9 @@ def build_graph(
     # A FlatBuffer grows from its end: what is made first stands last, so the tables stay together in front.
     holes = {i: _hole(builder, v.inline_bytes) for i, v in enumerate(variables) if v.inline_bytes is not None}
     updater = [_updater(builder, name, state) for name, state in (updater_state or {}).items()]
-    keys, values = zip(*((builder.CreateString(k), builder.CreateString(v)) for k, v in metadata), strict=True)
+    keys, values = zip(
+        *((builder.CreateString(k), builder.CreateString(v)) for k, v in metadata), strict=True
+    )
     shapes: dict[tuple[int, ...], int] = {}  # equal shapes are stored once: offsets may meet
     tables = []
     for number, spec in enumerate(variables):

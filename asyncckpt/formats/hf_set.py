@@ -40,6 +40,7 @@ from asyncckpt.formats.safetensors import (
     BLOCK_KEY,
     Header,
     SafetensorsFormat,
+    check_block,
     decode_block,
     file_order,
     name_losses,
@@ -234,7 +235,7 @@ def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
         raise LayoutError("the metadata of the index is not an object")
     block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
     if block is not None:
-        block.check_outside([(0, raw)], (), size=source.size)
+        check_block(block, raw, (), size=source.size)
     return SetIndex(metadata, block, weight_map)
 
 

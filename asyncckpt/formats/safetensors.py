@@ -16,11 +16,12 @@ tensor is aligned to its items although no gap is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from asyncckpt.errors import (
+    ChecksumMismatchError,
     LayoutError,
     LimitExceededError,
     TruncatedError,
@@ -189,8 +190,6 @@ def _is_unicode(text: str) -> bool:
 def parse_file(source: SourceInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header = yield from parse_header(size=source.size)
-    if source.size > header.file_bytes:
-        raise LayoutError(f"{source.size - header.file_bytes} bytes are left over after the last tensor")
     block = header.block
     stored: Sequence[StoredTensor] = header.stored
     if block is None:
@@ -215,7 +214,7 @@ def parse_header(*, size: int | None = None, file: str = "") -> Generator[Need, 
 
     Where there is a block, the header's own checksum is verified; the tensors' checksums are not handed out yet.
     """
-    raw = yield from _read_header(size, file)
+    raw, size = yield from _read_header(size, file)
     members = load_json(raw[LE_U64.size :], "the header")
     if not isinstance(members, dict):
         raise LayoutError("the header is not an object")
@@ -223,17 +222,21 @@ def parse_header(*, size: int | None = None, file: str = "") -> Generator[Need, 
     stored, data_bytes = _decode_entries(members, len(raw))
     if size is not None and len(raw) + data_bytes > size:
         raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
+    if size is not None and len(raw) + data_bytes < size:
+        raise LayoutError(f"{size - len(raw) - data_bytes} bytes are left over after the last tensor")
     block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
     header = Header(raw, metadata, block, stored, data_bytes)
     if block is not None:
         spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
-        block.check_outside([(0, raw)], spans, size=header.file_bytes)
+        check_block(block, raw, spans, size=header.file_bytes)
     return header
 
 
-def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, memoryview]:
-    """The header with its length in front, still text."""
+def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, tuple[memoryview, int | None]]:
+    """The header with its length in front, still text, and the file's size, where a first read has shown it."""
     first = yield Need(0, FIRST_READ_BYTES, file)
+    if len(first) < FIRST_READ_BYTES:
+        size = len(first)
     if len(first) < LE_U64.size + 2:
         raise TruncatedError(f"a safetensors file has at least 10 bytes, this one has {len(first)}")
     length: int = LE_U64.unpack_from(first)[0]
@@ -245,8 +248,8 @@ def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, mem
     if size is not None and end > size:
         raise TruncatedError(f"the header ends at byte {end}, the file has {size}")
     if end <= len(first):
-        return first[:end]
-    return (yield from need_exactly(0, end, "the header", file=file))
+        return first[:end], size
+    return (yield from need_exactly(0, end, "the header", file=file)), size
 
 
 def _string_pairs(value: Json) -> dict[str, str]:
@@ -314,7 +317,7 @@ def _decode_dtype(name: str, tag: Json) -> str:
 def decode_block(value: Json, raw: memoryview) -> Block | None:
     """The block that stands as a string in the JSON of `raw`, the file's first bytes; None for a foreign file.
 
-    Raises LayoutError when it is malformed, came from another file, or has lost its name.
+    Raises LayoutError when it is malformed or has lost its name.
     """
     if value is None:
         if bytes(raw).find(BLOCK_MARK) >= 0:
@@ -322,13 +325,21 @@ def decode_block(value: Json, raw: memoryview) -> Block | None:
         return None
     if not isinstance(value, str) or not value.isascii():
         raise LayoutError(f"the entry {BLOCK_KEY!r} is not an asyncckpt block")
-    block = Block.decode(load_json(value.encode("ascii"), "the asyncckpt block"))
-    if block.outside is None or bytes(raw[block.at : block.at + 8]) != f"{block.outside:08x}".encode():
-        raise LayoutError(
-            f"the asyncckpt block is damaged, or was copied from another file: remove the entry {BLOCK_KEY!r} "
-            "from the metadata to load the tensors unverified"
-        )
-    return block
+    return Block.decode(load_json(value.encode("ascii"), "the asyncckpt block"))
+
+
+def check_block(block: Block, raw: memoryview, payloads: Iterable[tuple[int, int]], *, size: int) -> None:
+    """Compare the block with the header it came from. Raises ChecksumMismatchError.
+
+    Programs that copy the metadata of one file into another are common enough for a hint.
+    """
+    try:
+        block.check_outside([(0, raw)], payloads, size=size)
+    except ChecksumMismatchError as error:
+        raise ChecksumMismatchError(
+            f"{error} (if another program copied its metadata here, remove the entry {BLOCK_KEY!r} to load the "
+            "tensors unverified)"
+        ) from None
 
 
 # -- the class -------------------------------------------------------------------------------------------------

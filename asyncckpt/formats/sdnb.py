@@ -63,7 +63,6 @@ from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata, TensorMetadata, now
 from asyncckpt.model.ranges import ByteRange
 
-
 # -- plan ------------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +167,9 @@ class _Planner:
             {self.content.tensors[p.tensor].name: ArrayRange(p.offset, p.size) for p in layout.payloads}
         )
         header = Header(layout.arrays_end, len(manifest)).encode()
-        holes = [(number, HEADER_BYTES + graph.inline[i]) for i, number in enumerate(listed) if i in graph.inline]
+        holes = [
+            (number, HEADER_BYTES + graph.inline[i]) for i, number in enumerate(listed) if i in graph.inline
+        ]
         size = layout.arrays_end + len(manifest)
         spans = [(p.offset, p.end) for p in layout.payloads]
         spans += [(at, at + self.chunking.sizes[number]) for number, at in holes]

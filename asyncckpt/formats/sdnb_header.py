@@ -50,11 +50,15 @@ class Header:
         if magic != MAGIC:
             raise LayoutError(f"not an SDNB file: it begins with {magic.hex(' ')}")
         if version != VERSION:
-            raise UnsupportedVersionError(f"SDNB version {version} is not supported: upgrade asyncckpt to read it")
+            raise UnsupportedVersionError(
+                f"SDNB version {version} is not supported: upgrade asyncckpt to read it"
+            )
         if offset == -1 or length == -1:
             raise LayoutError("the SDNB file was never finished: its header has no manifest")
         if metadata != HEADER_BYTES:
-            raise LayoutError(f"the graph of an SDNB file begins at {HEADER_BYTES}, the header says {metadata}")
+            raise LayoutError(
+                f"the graph of an SDNB file begins at {HEADER_BYTES}, the header says {metadata}"
+            )
         if offset < HEADER_BYTES + ROOT_BYTES or not 0 <= length <= MAX_GRAPH_BYTES:
             raise LayoutError(f"the manifest can't have {length} bytes at {offset}")
         return cls(offset, length)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from math import prod
 from typing import Literal
 
 import numpy as np
 
-from asyncckpt.errors import FormatError, LayoutError, LimitExceededError, TruncatedError, UnsupportedDtypeError
+from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedDtypeError
 from asyncckpt.formats.binary import LE_U32, load_json
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.flatgraph import (
@@ -20,9 +21,19 @@ from asyncckpt.formats.flatgraph import (
     TEXT_CODES,
     FlatArray,
     Graph,
+    looks_like_graph,
     read_graph,
 )
-from asyncckpt.formats.index import Extent, Frames, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.index import (
+    Extent,
+    Frames,
+    Index,
+    Need,
+    ParseSteps,
+    SourceInfo,
+    StoredTensor,
+    need_exactly,
+)
 from asyncckpt.formats.java_manifest import ArrayRange, decode_manifest
 from asyncckpt.formats.metadata_json import decode_metadata, with_shards
 from asyncckpt.formats.sdnb_header import (
@@ -33,7 +44,6 @@ from asyncckpt.formats.sdnb_header import (
     RESERVED_KEYS,
     ROOT_BYTES,
     SHARD_SIZES_MEMBER,
-    SHARD_TYPE_KEY,
     Header,
     SdnbOptions,
 )
@@ -57,14 +67,28 @@ def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
     if names is None or names.count == 1:
         file = yield from _read_file("", source.size)
         return (yield from _index([file], ("",), options))
-    files = ["" if i == names.index else names.shard(i) for i in range(names.count)]
-    order = ["", *(name for name in files if name)]
+    siblings = [names.shard(i) for i in range(names.count) if i != names.index]
+    numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
-    for name in files:
-        number = order.index(name) if name == "" else 1 + [n for n in files if n].index(name)
+    for i in range(names.count):
+        name = "" if i == names.index else names.shard(i)
         file = yield from _read_file(name, source.size if name == "" else None)
-        read.append(replace(file, number=number))
-    return (yield from _index(read, tuple(order), options))
+        read.append(replace(file, number=numbers[name]))
+    return (yield from _index(read, tuple(numbers), options))
+
+
+def _parse_bare(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
+    """The older serialiser's file: a FlatGraph and nothing else."""
+    start = yield Need(0, 128)
+    if not looks_like_graph(start, source.size):
+        raise LayoutError(f"not an SDNB file: it begins with {bytes(start[:4]).hex(' ')}")
+    if source.size > MAX_GRAPH_BYTES:
+        raise LimitExceededError(f"a SameDiff FlatBuffer has at most 2 GiB, the file has {source.size} bytes")
+    window = yield from need_exactly(0, source.size, "the graph")
+    graph = read_graph(window, LE_U32.unpack_from(window)[0])
+    file = SdnbFile(Header(source.size, 0), {}, graph, window, 0, [], None, source.size)
+    index = yield from _index([file], ("",), options)
+    return replace(index, version=BARE_VERSION)
 
 
 # -- one file --------------------------------------------------------------------------------------------------
@@ -103,7 +127,9 @@ def _read_file(file: str, size: int | None) -> Generator[Need, memoryview, SdnbF
     root = HEADER_BYTES + LE_U32.unpack_from(head, HEADER_BYTES)[0]
     start, stop = _window_around(root, taken, header)
     if stop - start > MAX_GRAPH_BYTES:
-        raise LimitExceededError(f"the graph of {what} would have {stop - start} bytes, at most 2 GiB are read")
+        raise LimitExceededError(
+            f"the graph of {what} would have {stop - start} bytes, at most 2 GiB are read"
+        )
     window = yield from need_exactly(start, stop - start, f"the graph of {what}", file=file)
     graph = read_graph(window, root - start)
     regions = [(0, head[:HEADER_BYTES]), (start, window), (header.manifest_offset, raw)]
@@ -128,7 +154,7 @@ def _check_ranges(manifest: dict[str, ArrayRange], header: Header) -> list[tuple
         if length:
             taken.append((offset, offset + length, name))
     taken.sort()
-    for (_, end, first), (start, _, second) in zip(taken, taken[1:], strict=False):
+    for (_, end, first), (start, _, second) in pairwise(taken):
         if start < end:
             raise LayoutError(f"arrays {first!r} and {second!r} overlap at byte {start}")
     return taken
@@ -183,6 +209,7 @@ class _Collector:
     def __init__(self, files: tuple[str, ...]) -> None:
         self.files = list(files)
         self.found: dict[str, _Found] = {}
+        self.updater: dict[str, _Found] = {}
         self.listed: dict[str, StoredTensor | None] = {}
         self.warnings: list[str] = []
 
@@ -205,19 +232,33 @@ class _Collector:
                 found = _Found(_dtype_name(dtype, name), variable.shape or (), (extent,))
             else:
                 assert array is not None
-                found = yield from self.inline(file, array, variable.shape, dtype, name)
-            self._put(name, found)
+                found = yield from self._inside(file, array, variable.shape, dtype, name)
+            self._put(self.found, name, found)
         unknown = [name for name in file.manifest if name not in self.found and name not in self.listed]
         if unknown:
-            self.warnings.append(f"the manifest names {len(unknown)} arrays without a variable, such as {unknown[0]!r}")
+            self.warnings.append(
+                f"the manifest names {len(unknown)} arrays without a variable, such as {unknown[0]!r}"
+            )
 
-    def inline(
+    def add_updater(self, file: SdnbFile) -> Generator[Need, memoryview, None]:
+        for state in file.graph.updater:
+            name = f"{UPDATER_PREFIX}{state.parameter}/{state.key}"
+            if state.array.dtype in TEXT_CODES or (
+                state.array.spans is None and state.array.external is None
+            ):
+                self.warnings.append(f"{name!r} has no numbers and was left out")
+                continue
+            found = yield from self._inside(file, state.array, None, state.array.dtype, name)
+            self._put(self.updater, name, found)
+
+    def _inside(
         self, file: SdnbFile, array: FlatArray, shape: tuple[int, ...] | None, dtype: int, name: str
     ) -> Generator[Need, memoryview, _Found]:
         dims, order, swapped = array.resolve(shape)
         dtype_name = _dtype_name(dtype, name)
         if array.spans is None:
-            extents = (yield from self._external(str(array.external), dims, dtype_name, name),)
+            external = yield from self._external(str(array.external), dims, dtype_name, name)
+            extents: tuple[Extent, ...] = (external,)
         else:
             base = file.window_start
             extents = tuple(Extent(base + a, b - a, file.number) for a, b in array.spans)
@@ -230,7 +271,9 @@ class _Collector:
     ) -> Generator[Need, memoryview, Extent]:
         """A file beside this one that is nothing but the array."""
         if not file or file in (".", "..") or any(c in file for c in "/\\:\0"):
-            raise LayoutError(f"variable {name!r} lies in {file[:80]!r}, which is no plain name beside the file")
+            raise LayoutError(
+                f"variable {name!r} lies in {file[:80]!r}, which is no plain name beside the file"
+            )
         size = prod(shape) * item_size(dtype) if all(n >= 0 for n in shape) else -1
         if size < 0 or size >= _MAX_DIMENSION:
             raise LayoutError(f"variable {name!r} has the impossible shape {list(shape)}")
@@ -247,11 +290,13 @@ class _Collector:
             self.listed.setdefault(name, None)
             return
         tensor = TensorMetadata(name, DTYPES_BY_CODE[dtype], shape or ())
-        self.listed.setdefault(name, StoredTensor(tensor, absent="the graph lists it, no file holds its data"))
+        self.listed.setdefault(
+            name, StoredTensor(tensor, absent="the graph lists it, no file holds its data")
+        )
 
-    def _put(self, name: str, found: _Found) -> None:
-        if name in self.found:
-            raise LayoutError(f"two files of the set hold the variable {name!r}")
+    def _put(self, places: dict[str, _Found], name: str, found: _Found) -> None:
+        if name in self.found or name in self.updater:
+            raise LayoutError(f"the variable {name!r} is there twice")
         size = prod(found.shape) * item_size(found.dtype)
         stored = sum(extent.size for extent in found.extents)
         if any(not 0 <= n < _MAX_DIMENSION for n in found.shape) or size != stored:
@@ -259,14 +304,18 @@ class _Collector:
                 f"variable {name!r} of shape {list(found.shape)} and dtype {found.dtype} has {size} bytes, "
                 f"{stored} are stored"
             )
-        self.found[name] = found
+        places[name] = found
 
     def check_overlaps(self) -> None:
         """Raises LayoutError when two arrays share bytes."""
         extents = sorted(
-            (e.file, e.offset, e.end, name) for name, f in self.found.items() for e in f.extents if e.size
+            (e.file, e.offset, e.end, name)
+            for places in (self.found, self.updater)
+            for name, found in places.items()
+            for e in found.extents
+            if e.size
         )
-        for (file, _, end, first), (other, start, _, second) in zip(extents, extents[1:], strict=False):
+        for (file, _, end, first), (other, start, _, second) in pairwise(extents):
             if file == other and start < end:
                 raise LayoutError(f"arrays {first!r} and {second!r} overlap at byte {start}")
 
@@ -292,31 +341,132 @@ def _dtype_name(code: int, name: str) -> str:
 def _index(
     files: Sequence[SdnbFile], names: tuple[str, ...], options: SdnbOptions
 ) -> Generator[Need, memoryview, Index]:
+    """`files[0]` leads: its graph gives the order, its block the checksums of the whole set."""
     leader = files[0]
     collector = _Collector(names)
     for file in files:
         yield from collector.add(file)
-    updater = []
-    if options.load_updater_state:
-        for file in files:
-            updater += yield from _updater_tensors(file, collector)
+        if options.load_updater_state:
+            yield from collector.add_updater(file)
     collector.check_overlaps()
-    tensors = [t for t in collector.tensors(leader.graph) if not t.name.startswith(UPDATER_PREFIX) or t.name not in updater]
-    metadata, tree, chunk_bytes = _foreign_metadata(leader.graph.metadata), None, 0
+    tensors = collector.tensors(leader.graph)
+    metadata = _foreign_metadata(leader.graph.metadata)
     if leader.block is not None:
-        tensors, metadata = _ours(files, tensors, collector)
-        tree, chunk_bytes = leader.block.tree, leader.block.chunk_bytes
-    elif any(file.block is not None for file in files) and leader.graph.metadata.get(SHARD_TYPE_KEY) == "graph":
-        raise LayoutError("shard 0 has no asyncckpt block, other shards do: they are of different checkpoints")
-    extra = [_verified_updater(files, collector, name, chunk_bytes) for name in updater]
+        tensors = _with_checksums(leader.block, tensors)
+        metadata = _block_metadata(leader.block, tensors)
+        _check_files(files, tensors)
+    elif any(file.block is not None for file in files):
+        raise LayoutError(
+            "shard 0 has no asyncckpt block, another shard does: they are of different checkpoints"
+        )
+    chunk_bytes = leader.block.chunk_bytes if leader.block else 0
+    updater = _updater_tensors(collector, files, chunk_bytes)
     return Index(
         format=NAME,
         version="1",
         metadata=metadata,
-        tensors=(*tensors, *extra),
+        tensors=(*tensors, *updater),
         chunk_bytes=chunk_bytes,
-        tree=tree,
+        tree=leader.block.tree if leader.block else None,
         warnings=tuple(collector.warnings),
         files=tuple(collector.files),
         details=_details(files),
     )
+
+
+def _with_checksums(block: Block, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
+    chunking = block.chunking([t.metadata.size for t in tensors])
+    return [
+        replace(t, metadata=block.boxed(t.metadata), checksums=chunking.of_tensor(number, block.checksums))
+        for number, t in enumerate(tensors)
+    ]
+
+
+def _check_files(files: Sequence[SdnbFile], tensors: Sequence[StoredTensor]) -> None:
+    """Every byte outside the arrays, file by file; and that all files are of one checkpoint."""
+    spans: dict[int, list[tuple[int, int]]] = {file.number: [] for file in files}
+    for tensor in tensors:
+        for extent in tensor.extents:
+            spans.setdefault(extent.file, []).append((extent.offset, extent.end))
+    for file in files:
+        if file.block is None:
+            raise LayoutError(
+                "a shard has no asyncckpt block, shard 0 does: they are of different checkpoints"
+            )
+        file.block.check_outside(file.regions, spans[file.number], size=file.size)
+    whole = {tensor.name: tensor for tensor in tensors}
+    for file in files[1:]:
+        own = [whole[v.name].checksums for v in file.graph.variables if v.name in whole]
+        expected = np.concatenate([np.zeros(0, np.uint32), *(sums for sums in own if sums is not None)])
+        if file.block is None or not np.array_equal(file.block.checksums, expected):
+            raise LayoutError(
+                "the checksums of a shard are not those of shard 0: they are of different checkpoints"
+            )
+    if len(files) > 1:
+        missing = next((t.name for t in tensors if t.absent is not None), None)
+        if missing is not None:
+            raise LayoutError(f"no shard of the set holds the variable {missing!r}")
+
+
+def _block_metadata(block: Block, tensors: Sequence[StoredTensor]) -> CheckpointMetadata:
+    if block.metadata is None:
+        return CheckpointMetadata()
+    members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
+    sizes = members.pop(SHARD_SIZES_MEMBER, [len(tensors)])
+    metadata = decode_metadata(members)
+    sane = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
+    if not sane or sum(sizes) != len(tensors):
+        raise LayoutError(f"the shards of the asyncckpt block do not add up to {len(tensors)} tensors")
+    remaining = iter(tensors)
+    return with_shards(metadata, [[next(remaining).metadata for _ in range(n)] for n in sizes])
+
+
+def _foreign_metadata(texts: dict[str, str]) -> CheckpointMetadata:
+    """What a file of another writer says: its own metadata strings."""
+    created = texts.get(CREATION_KEY, "")
+    moment = None
+    if created.isascii() and created.isdigit() and len(created) <= 14:
+        moment = datetime.fromtimestamp(int(created) / 1000, UTC)
+    return CheckpointMetadata(
+        timestamp=moment, custom_fields={k: v for k, v in texts.items() if k not in RESERVED_KEYS}
+    )
+
+
+def _updater_tensors(
+    collector: _Collector, files: Sequence[SdnbFile], chunk_bytes: int
+) -> Iterable[StoredTensor]:
+    """In our own files the graph was verified as a whole, so what it holds gets checksums here."""
+    windows = {file.number: file for file in files}
+    for name, found in collector.updater.items():
+        tensor = found.stored(name)
+        if chunk_bytes and tensor.frames is None and found.extents[0].file in windows:
+            tensor = replace(tensor, checksums=_hash(windows[found.extents[0].file], found, chunk_bytes))
+        yield tensor
+
+
+def _hash(file: SdnbFile, found: _Found, chunk_bytes: int) -> Checksums:
+    base = file.window_start
+    data = memoryview(b"".join(file.window[e.offset - base : e.end - base] for e in found.extents))
+    sums = [crc32c(data[start : start + chunk_bytes]) for start in range(0, len(data), chunk_bytes)]
+    return np.array(sums, np.uint32)
+
+
+def _details(files: Sequence[SdnbFile]) -> dict[str, Json]:
+    """What `inspect` shows: the header, the graph, its metadata and the training state."""
+    leader = files[0]
+    updater: dict[str, list[str]] = {}
+    for state in leader.graph.updater:
+        updater.setdefault(state.parameter, []).append(state.key)
+    details: dict[str, Json] = {
+        "manifestOffset": leader.header.manifest_offset,
+        "manifestLength": leader.header.manifest_length,
+        "graphBytes": len(leader.window),
+        "graph": leader.graph.details,
+        "graphMetadata": {k: v for k, v in leader.graph.metadata.items() if k != BLOCK_KEY},
+        "appendedArrays": sum(len(file.manifest) for file in files),
+    }
+    if updater:
+        details["updaterState"] = updater
+    if len(files) > 1:
+        details["shards"] = len(files)
+    return details

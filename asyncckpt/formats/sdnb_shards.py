@@ -62,9 +62,7 @@ def _base(name: str) -> str:
     return match[1] if match else name.removesuffix(EXTENSION)
 
 
-def assign_shards(
-    sizes: Sequence[int], *, shards: int | None, limit_bytes: int
-) -> list[list[int]] | None:
+def assign_shards(sizes: Sequence[int], *, shards: int | None, limit_bytes: int) -> list[list[int]] | None:
     """Which tensors, by number, go into which shard of arrays; None for a single file.
 
     By size, largest first. With `shards` (which counts shard 0) the arrays are spread evenly; otherwise each shard

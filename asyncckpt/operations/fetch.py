@@ -13,8 +13,8 @@ import numpy as np
 from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out
 from asyncckpt.errors import ChecksumMismatchError, FormatError
 from asyncckpt.formats.assemble import check_chunk, check_chunks, gather, require_data, to_array
-from asyncckpt.formats.index import Extent, Index, StoredTensor
-from asyncckpt.model.dtype import array_from, numpy_dtype
+from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
+from asyncckpt.model.dtype import array_from, as_bytes_view, numpy_dtype
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.files import OpenFile
 from asyncckpt.operations.slices import Index as SliceIndex
@@ -187,6 +187,41 @@ class Fetcher:
             np.copyto(target, array)
             return target
         return array if array.flags.writeable and stored.order == "C" else np.array(array, order="C")
+
+    # -- runs of bytes -----------------------------------------------------------------------------------------
+
+    async def read_bytes(self, stored: StoredTensor, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of a tensor in C order, verified, without reading much more than them."""
+        require_data(stored)
+        if stored.frames is None and stored.order == "C" and len(stored.extents) == 1:
+            ranges = self._rounded(stored, [ByteRange(start, end)])
+            first = min([start, *(r.start for r in ranges)])
+            last = max([end, *(r.end for r in ranges)])
+            return (await self._read_into_span(stored, ranges, first, last))[start - first : end - first]
+        frames = stored.frames
+        if frames is not None and self._index.chunk_bytes and frames.raw_bytes == self._index.chunk_bytes:
+            return await self._read_frames(stored, frames, start, end)
+        whole = (await self.read([stored]))[stored.name]
+        return as_bytes_view(whole)[1][start:end]
+
+    async def _read_frames(self, stored: StoredTensor, frames: Frames, start: int, end: int) -> memoryview:
+        """A frame is a checksum chunk, so each is decoded and verified alone."""
+        size = frames.raw_bytes
+        numbers = range(start // size, -(-end // size))
+
+        async def one(number: int) -> bytes:
+            data = await self._bytes(frames.extents[number])
+            return await self._threads.run(self._decode, stored, frames, number, data)
+
+        joined = b"".join(await fan_out(one, numbers, limit=_DECODERS))
+        offset = numbers.start * size
+        return memoryview(joined)[start - offset : end - offset]
+
+    def _decode(self, stored: StoredTensor, frames: Frames, number: int, data: memoryview) -> bytes:
+        raw = frames.decode(number, bytes(data))
+        if self._verify:
+            check_chunk(stored, self._index.chunk_bytes, number, raw)
+        return raw
 
     # -- slices ------------------------------------------------------------------------------------------------
 

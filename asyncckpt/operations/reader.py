@@ -98,6 +98,10 @@ class Checkpoint:
     def files(self) -> Sequence[OpenFile]:
         return self._files
 
+    def stored(self, name: str) -> StoredTensor | None:
+        """Where a tensor's bytes are; None for one that is stored in pieces."""
+        return None if name in self._joined else self._find(name)
+
     async def read(self, name: str) -> np.ndarray:
         """One tensor, verified. Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses."""
         return (await self.read_many([name]))[name]
@@ -138,6 +142,10 @@ class Checkpoint:
     async def read_stored(self, name: str) -> np.ndarray:
         """One tensor as the file lists it: a piece of a larger one by its own name. Raises as `read` does."""
         return (await self._fetcher.read([self._find(name)]))[name]
+
+    async def read_bytes(self, name: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
+        return await self._fetcher.read_bytes(self._find(name), start, end)
 
     async def read_into(self, name: str, destination: np.ndarray) -> None:
         """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""

@@ -20,7 +20,7 @@ Location = str | PathLike[str]
 ENTRY_POINT_GROUP = "asyncckpt.storages"
 """Entry points named by their scheme: a callable `(url, storage_options) -> ICheckpointStorage`."""
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
+_SCHEME = re.compile(r"([^/:\s]+(?:::[^/:\s]+)*)://")
 _LOCAL = frozenset({"file", "local"})
 _S3 = frozenset({"s3", "s3a"})
 _GCS = frozenset({"gs", "gcs"})

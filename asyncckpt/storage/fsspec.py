@@ -177,7 +177,7 @@ class FsspecStorage(ICheckpointStorage):
     async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         _, folder = await self._open()
         found = await retrying(
-            lambda: folder.list(prefix), policy=self._policy, describe=f"list of {prefix!r}"
+            lambda: folder.objects(prefix), policy=self._policy, describe=f"list of {prefix!r}"
         )
         for start in range(0, len(found), _PAGE):
             yield found[start : start + _PAGE]

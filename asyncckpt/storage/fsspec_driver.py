@@ -79,14 +79,14 @@ class Driver:
         return await self.threads.run(partial(getattr(self.filesystem, name), *args, **kwargs))
 
     def lists_whole_trees(self) -> bool:
-        """Whether `find` is the filesystem's own: fsspec's takes an error for an empty folder."""
+        """Whether `find` is an object store's own: fsspec's takes an error for an empty folder."""
         from fsspec.asyn import AsyncFileSystem
-        from fsspec.spec import AbstractFileSystem
 
         kind = type(self.filesystem)
-        if issubclass(kind, AsyncFileSystem):
-            return kind._find is not AsyncFileSystem._find and not hasattr(self.filesystem, "fs")
-        return kind.find is not AbstractFileSystem.find and not hasattr(self.filesystem, "fs")
+        is_wrapper = hasattr(self.filesystem, "fs")
+        return (
+            issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find and not is_wrapper
+        )
 
     async def aclose(self) -> None:
         await self.threads.close()

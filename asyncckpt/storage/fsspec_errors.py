@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncckpt.errors import (
     AccessDeniedError,
     AsyncCkptError,
+    InvalidKeyError,
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StorageFullError,
     StorageTimeoutError,
     UnavailableError,
+    UnsupportedOperationError,
 )
 from asyncckpt.storage.http_status import error_for_status
-from asyncckpt.storage.local.errors import translated as translated_errno
 
 _BY_TYPE: tuple[tuple[type[Exception], type[StorageError], str], ...] = (
     (FileNotFoundError, ObjectNotFoundError, "it does not exist"),
@@ -26,6 +30,23 @@ _BY_TYPE: tuple[tuple[type[Exception], type[StorageError], str], ...] = (
     (asyncio.TimeoutError, StorageTimeoutError, "no answer in time; try later"),
     (ConnectionError, UnavailableError, "the connection broke; try later"),
 )
+_BY_ERRNO: dict[int, type[StorageError]] = {
+    errno.EROFS: AccessDeniedError,
+    errno.ENOSPC: StorageFullError,
+    errno.EDQUOT: StorageFullError,
+    errno.EFBIG: StorageFullError,
+    errno.ENAMETOOLONG: InvalidKeyError,
+    errno.EISDIR: UnsupportedOperationError,
+    errno.ENOTDIR: UnsupportedOperationError,
+    errno.ENETDOWN: UnavailableError,
+    errno.ENETUNREACH: UnavailableError,
+    errno.EHOSTUNREACH: UnavailableError,
+    errno.EAGAIN: UnavailableError,
+    errno.EBUSY: UnavailableError,
+    errno.EIO: UnavailableError,
+    errno.ESTALE: UnavailableError,
+    errno.EMFILE: UnavailableError,
+}
 # A mistake in a program, ours or the driver's, is no message of the medium.
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError)
 
@@ -54,7 +75,8 @@ def translated(error: Exception, what: str) -> StorageError:
         if isinstance(error, kind):
             return ours(f"{what}: {text}")
     if isinstance(error, OSError) and error.errno:
-        return translated_errno(error, what)
+        ours = _BY_ERRNO.get(error.errno, StorageError)
+        return ours(f"{what}: {os.strerror(error.errno).lower()}")
     if _is_transport_error(error):
         return UnavailableError(f"{what}: the connection broke ({type(error).__name__}); try later")
     return StorageError(f"{what} failed: {type(error).__name__}")

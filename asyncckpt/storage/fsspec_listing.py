@@ -48,7 +48,7 @@ class Folder:
         stripped = str(self._driver.filesystem._strip_protocol(path))
         return stripped[len(self._lead) :] if self._lead else stripped.lstrip("/")
 
-    async def list(self, prefix: str) -> list[ObjectInfo]:
+    async def objects(self, prefix: str) -> list[ObjectInfo]:
         """Every file whose key begins with the prefix, in the order of the keys' bytes."""
         self._driver.filesystem.invalidate_cache()
         start = self.path(prefix.rpartition("/")[0]) if "/" in prefix else self._lead.rstrip("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from asyncckpt._aio import fan_out
-from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError
+from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError, RangeError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.fsspec_driver import Driver
@@ -73,7 +73,8 @@ class FsspecReader(ObjectReader):
         try:
             with filesystem_errors(self._what):
                 data = bytes(await self._driver.call("cat_file", self._path, start=start, end=end))
-        except ObjectNotFoundError as error:
+        except (ObjectNotFoundError, RangeError) as error:
+            # The range lies within the version that was opened, so that one is gone.
             raise self._changed() from error
         if len(data) != end - start:
             raise self._changed()

@@ -111,7 +111,7 @@ class FsspecPut:
                 return
             for start in (0, max(0, now.size - _COMPARED_BYTES)):
                 end = min(now.size, start + _COMPARED_BYTES)
-                if end > start and await self._bytes(start, end) != source.read(start, end):
+                if end > start and not await self._is_ours(source, start, end):
                     return
             with filesystem_errors(self._what):
                 await self._driver.call("rm_file", self._path)
@@ -119,9 +119,10 @@ class FsspecPut:
             # The medium that failed the put may fail this too; the first error is the one to raise.
             return
 
-    async def _bytes(self, start: int, end: int) -> bytes:
+    async def _is_ours(self, source: Spool | Packed, start: int, end: int) -> bool:
         with filesystem_errors(self._what):
-            return bytes(await self._driver.call("cat_file", self._path, start=start, end=end))
+            found = await self._driver.call("cat_file", self._path, start=start, end=end)
+            return bool(found == await self._driver.threads.run(source.read, start, end))
 
     async def _settle(self, error: BaseException) -> None:
         """After an exclusive create without an answer: nothing is there, or nobody knows whose it is."""

@@ -42,8 +42,7 @@ def connection_error(error: Exception, what: str, endpoint: str) -> StorageError
 
     if isinstance(error, TimeoutError):
         return StorageTimeoutError(f"{what}: {endpoint} did not answer in time; try later")
-    number = getattr(error, "errno", None)
-    cause = f"{type(error).__name__}, {os.strerror(number)}" if _is_errno(number) else type(error).__name__
+    cause = type(error).__name__ + _named_errno(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return NotSentError(
             f"{what}: no connection to {endpoint} ({cause}); check the endpoint, or try later"
@@ -51,8 +50,9 @@ def connection_error(error: Exception, what: str, endpoint: str) -> StorageError
     return UnavailableError(f"{what}: the connection to {endpoint} broke ({cause}); try later")
 
 
-def _is_errno(number: object) -> bool:
-    return isinstance(number, int) and number in errno.errorcode
+def _named_errno(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    return f", {os.strerror(number)}" if isinstance(number, int) and number in errno.errorcode else ""
 
 
 def credentials_error(error: Exception, what: str) -> StorageError:

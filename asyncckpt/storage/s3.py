@@ -7,6 +7,8 @@ parts and ranges are moved by worker threads over connections of our own (`trans
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
@@ -114,19 +116,35 @@ class S3Storage(ICheckpointStorage):
         return await self._object(key).head()
 
     async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        held: list[ObjectInfo] | None = None
+        async with aclosing(self._pages(prefix)) as pages:
+            async for ordered, page in pages:
+                if held is None and not ordered:
+                    held = []
+                if held is None:
+                    yield page
+                else:
+                    held += page
+        if held:
+            yield sorted(held, key=_by_bytes)
+
+    async def _pages(self, prefix: str) -> AsyncGenerator[tuple[bool, list[ObjectInfo]], None]:
+        """The server's pages, each with whether its listings are in the order of the keys' bytes."""
         what = f"listing {self._root + prefix!r} in bucket {self._bucket!r}"
         more: dict[str, str] = {}
         while True:
-            page = await self._session.retrying(
-                lambda more=more: self._session.call(  # type: ignore[misc]
-                    "list_objects_v2", what, Prefix=self._root + prefix, **more
-                ),
-                what,
-            )
-            yield [info for entry in page.get("Contents", []) if (info := self._listed(entry)) is not None]
-            if not page.get("IsTruncated"):
+            call = partial(self._session.call, "list_objects_v2", what, Prefix=self._root + prefix, **more)
+            answer = await self._session.retrying(call, what)
+            page = [info for entry in answer.get("Contents", []) if (info := self._listed(entry)) is not None]
+            yield self._lists_in_order(answer) and page == sorted(page, key=_by_bytes), page
+            if not answer.get("IsTruncated"):
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            more = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def _lists_in_order(self, answer: Mapping[str, Any]) -> bool:
+        """SeaweedFS lists folder by folder, and AWS's directory buckets in no order at all."""
+        server = str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
+        return not server.startswith("SeaweedFS") and not self._bucket.endswith("--x-s3")
 
     def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo | None:
         """One line of a listing; None for what is no object of ours, such as a folder's marker."""
@@ -150,3 +168,7 @@ class S3Storage(ICheckpointStorage):
             raise
         except ObjectNotFoundError:
             return
+
+
+def _by_bytes(info: ObjectInfo) -> bytes:
+    return info.key.encode()

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 from asyncckpt.errors import MissingExtraError, StorageError
@@ -60,7 +61,8 @@ def make_filesystem(options: Mapping[str, Any]) -> Any:
     try:
         filesystem = s3fs.S3FileSystem(**merged)
         if filesystem.session is None:
-            filesystem.session = aiobotocore.session.AioSession(**filesystem.kwargs)
+            session = filesystem.session = aiobotocore.session.AioSession(**filesystem.kwargs)
+            session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     except (TypeError, KeyError) as error:
         raise StorageError(f"s3fs does not take these storage_options: {error}") from error
     _load_service_model(filesystem.session)
@@ -79,6 +81,14 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
     known = getattr(Config, "OPTION_DEFAULTS", {})
     usable = {name: value for name, value in defaults.items() if name in known}
     return {**usable, **given, "retries": {"total_max_attempts": 1, "mode": "standard"}}
+
+
+@lru_cache(maxsize=4)
+def _loader(data_path: str | None) -> Any:
+    """botocore's loader of service models, with its cache: one for all storages."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
 
 
 def _load_service_model(session: Any) -> None:
@@ -111,7 +121,7 @@ def connection_settings(filesystem: Any, client: Any, *, idle: int) -> Connectio
         connect_timeout=float(config.connect_timeout),
         read_timeout=float(config.read_timeout),
         idle_connections=idle,
-        tls=_trust(verify, config.client_cert),
+        tls=_trust(verify, config.client_cert) if client.meta.endpoint_url.startswith("https:") else None,
         proxies=proxies,
         proxy_tls=proxy_tls,
     )

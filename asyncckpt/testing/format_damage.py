@@ -59,7 +59,7 @@ class DamageContract(FormatFiles):
                     changed = bytearray(data)
                     changed[position : position + width] = (number % (1 << (8 * width))).to_bytes(
                         width, order
-                    )  # type: ignore[arg-type]
+                    )
                     hostile = {**files, name: bytes(changed)}
                     await self._require_noticed(
                         key, hostile, self.small_state(), f"{name} {number} at {position}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -94,9 +95,7 @@ class FaultContract(FormatFiles):
             fail_at = 0
             while True:
                 inner = MemoryStorage()
-                faulty = FaultyStorage(
-                    inner, fail_at=fail_at, error=lambda k=kind: injected_error(k), when=when
-                )
+                faulty = FaultyStorage(inner, fail_at=fail_at, error=partial(injected_error, kind), when=when)
                 raised = await _raised_by(self.save(state, faulty))
                 assert raised is None or faulty.failed, raised
                 if not faulty.failed:
@@ -112,7 +111,7 @@ class FaultContract(FormatFiles):
             fail_at = 0
             while True:
                 inner = await self.storage_with(files)
-                faulty = FaultyStorage(inner, fail_at=fail_at, error=lambda k=kind: injected_error(k))
+                faulty = FaultyStorage(inner, fail_at=fail_at, error=partial(injected_error, kind))
                 raised = await _raised_by(self._reading(operation, faulty, key)(None))
                 assert bool(faulty.failed) == (raised is not None), (faulty.failed, raised)
                 if not faulty.failed:

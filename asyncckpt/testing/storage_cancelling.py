@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from asyncckpt.cancellation import CancellationToken
+from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
 from asyncckpt.errors import OperationCancelledError
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.testing.faults import CancelBy, MakeOperation, Outcome, sweep
+from asyncckpt.testing.storage_faults import CountingStorage
 from asyncckpt.testing.storage_medium import StorageMedium, pattern
 from asyncckpt.testing.storage_reading import call
 
@@ -144,6 +145,45 @@ class CancellingContract(StorageMedium):
         await self.cancel_everywhere(
             lambda token: storage.delete("key", cancellation=token), check, how=how, times=times
         )
+
+    @pytest.mark.parametrize("parts", [0, 2])
+    async def test_a_token_that_fires_during_the_commit_is_ignored(
+        self, storage: ICheckpointStorage, parts: int
+    ) -> None:
+        source, new = CancellationTokenSource(), self._new_object(parts)
+        firing = _ActingStorage(storage, "commit" if parts else "put", source.cancel)
+        await self._writing(firing, "key", new, parts)(source.token)
+        assert source.token.is_cancelled
+        await self.assert_medium({"key": new})
+
+    @pytest.mark.parametrize("parts", [0, 2])
+    async def test_a_task_cancelled_during_the_commit_hears_of_it_afterwards(
+        self, storage: ICheckpointStorage, parts: int
+    ) -> None:
+        new = self._new_object(parts)
+
+        def cancel() -> None:
+            task.cancel()
+
+        firing = _ActingStorage(storage, "commit" if parts else "put", cancel)
+        task = asyncio.ensure_future(self._writing(firing, "key", new, parts)(None))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await self.assert_medium({"key": new})
+
+
+class _ActingStorage(CountingStorage):
+    """Does something just before one call is passed on."""
+
+    def __init__(self, inner: ICheckpointStorage, name: str, action: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._name = name
+        self._action = action
+
+    def entering(self, name: str) -> None:
+        super().entering(name)
+        if name == self._name:
+            self._action()
 
 
 def assert_cancelled(outcome: Outcome[Any], *, how: CancelBy, times: int) -> None:

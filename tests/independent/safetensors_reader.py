@@ -17,7 +17,8 @@ ITEM_BYTES = {
 
 def _table() -> list[int]:
     table = []
-    for value in range(256):
+    for byte in range(256):
+        value = byte
         for _ in range(8):
             value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
         table.append(value)

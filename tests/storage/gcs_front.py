@@ -70,6 +70,7 @@ class GcsFront:
         self.on_request: Callable[[Seen], None] | None = None
         self.endpoint_url = ""
         self._client: aiohttp.ClientSession | None = None
+        self._released = asyncio.Event()
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -107,6 +108,7 @@ class GcsFront:
             try:
                 yield self
             finally:
+                self._released.set()
                 await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -125,7 +127,7 @@ class GcsFront:
             await request.read()
             return web.json_response({}, status=fault.status)
         if fault.kind == "hang":
-            await asyncio.Event().wait()
+            await self._released.wait()
         if fault.kind == "damage":
             damaged = bytearray(await request.read())
             damaged[len(damaged) // 2] ^= 1

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,27 @@ async def test_unfinished_files_are_hidden_and_beside_their_target(
         assert is_temp_name(name)
         assert [info.key async for info in storage.list()] == []
     assert os.listdir(tmp_path / "run") == ["key"]
+
+
+@pytest.mark.parametrize(("method", "publish"), [("write", "replace"), ("write_new", "link")])
+async def test_synced_before_it_gets_its_name_and_after(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, method: str, publish: str
+) -> None:
+    calls: list[str] = []
+
+    def note(name: str, real: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            folder = name == "fsync" and stat.S_ISDIR(os.stat(args[0]).st_mode)
+            calls.append("sync folder" if folder else name)
+            return real(*args, **kwargs)
+
+        return noted
+
+    for name in ("mkdir", "pwritev", "fsync", "replace", "link", "unlink"):
+        monkeypatch.setattr(os, name, note(name, getattr(os, name)))
+    await call(storage, method, "folder/key", None)
+    ending = ["unlink"] if publish == "link" else []
+    assert calls == ["mkdir", "sync folder", "pwritev", "fsync", publish, *ending, "sync folder"]
 
 
 @pytest.mark.parametrize("name", ["a", "ü" * 127, "x" * 255])

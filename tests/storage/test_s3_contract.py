@@ -9,6 +9,7 @@ import pytest
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.s3 import S3Storage
 from asyncckpt.testing.storage_contract import StorageContract
+from tests.guards import call_blocking
 from tests.servers import S3Bucket
 
 PREFIX = "root/of it"
@@ -27,14 +28,14 @@ class _S3Contract(StorageContract):
         return S3Storage(self.bucket.name, PREFIX, storage_options=self.bucket.storage_options)
 
     async def raw_objects(self) -> dict[str, bytes]:
-        keys = self.bucket.keys()
-        return {key.removeprefix(f"{PREFIX}/"): self.bucket.get(key) for key in keys}
+        keys = call_blocking(self.bucket.keys)
+        return {key.removeprefix(f"{PREFIX}/"): call_blocking(self.bucket.get, key) for key in keys}
 
     async def raw_leftovers(self) -> Sequence[str]:
-        return [f"{key} {upload}" for key, upload in self.bucket.uploads()]
+        return [f"{key} {upload}" for key, upload in call_blocking(self.bucket.uploads)]
 
     async def raw_put(self, key: str, data: bytes) -> None:
-        self.bucket.put(f"{PREFIX}/{key}", data)
+        call_blocking(self.bucket.put, f"{PREFIX}/{key}", data)
 
 
 class TestMinio(_S3Contract):

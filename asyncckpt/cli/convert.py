@@ -1,0 +1,46 @@
+"""`asyncckpt convert`: write a checkpoint again in another format, or on another storage."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt.cli.output import human_size, print_json, progress_bar
+from asyncckpt.formats.registry import format_names
+from asyncckpt.operations.convert import convert
+
+
+def add_parser(commands: Subparsers) -> None:
+    parser = commands.add_parser("convert", help="write a checkpoint in another format")
+    parser.add_argument("source")
+    parser.add_argument("target")
+    parser.add_argument("--to", choices=format_names(), help="the format; by default the target's extension")
+    parser.add_argument("--allow-loss", action="store_true", help="leave out what the format can't hold")
+    parser.add_argument("--overwrite", action="store_true", help="replace the target")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> int:
+    with progress_bar(wanted=not options.quiet and not options.json) as bar:
+        report = await convert(
+            options.source,
+            options.target,
+            to=options.to,
+            allow_loss=options.allow_loss,
+            overwrite=options.overwrite,
+            progress=bar,
+            storage_options=storage_options(options, options.target),
+            source_options=storage_options(options, options.source),
+        )
+    if options.json:
+        print_json(asdict(report))
+        return 0
+    for line in (*report.warnings, *report.losses):
+        print(f"note  {line}")
+    print(
+        f"{report.source_format} {report.source_version} -> {report.format}: {report.tensors} tensors, "
+        f"{human_size(report.size)}"
+    )
+    return 0

@@ -1,0 +1,54 @@
+"""`asyncckpt diff`: what changed between two checkpoints, of any formats."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt.cli.output import print_json
+from asyncckpt.operations.diff import DiffReport, TensorChange, diff
+
+
+def add_parser(commands: Subparsers) -> None:
+    parser = commands.add_parser("diff", help="compare two checkpoints")
+    parser.add_argument("before")
+    parser.add_argument("after")
+    parser.add_argument("--values", action="store_true", help="also the largest and mean difference")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> int:
+    report = await diff(
+        options.before,
+        options.after,
+        values=options.values,
+        storage_options=storage_options(options, options.before),
+    )
+    if options.json:
+        print_json({**asdict(report), "same": report.same})
+    else:
+        _print(report)
+    return 0 if report.same else 1
+
+
+def _print(report: DiffReport) -> None:
+    for line in (*report.header, *report.metadata):
+        print(f"  {line}")
+    for name in report.removed:
+        print(f"- {name}")
+    for name in report.added:
+        print(f"+ {name}")
+    for change in report.changed:
+        print(f"~ {change.name}  {change.what}: {change.before} -> {change.after}{_distance(change)}")
+    print(
+        f"{len(report.added)} added, {len(report.removed)} removed, {len(report.changed)} changed, "
+        f"{report.unchanged} the same"
+    )
+
+
+def _distance(change: TensorChange) -> str:
+    if change.largest is None:
+        return ""
+    return f"  (largest {change.largest:.6g}, mean {change.mean:.6g})"

@@ -1,0 +1,90 @@
+"""`asyncckpt inspect`: what is in a checkpoint, without reading its tensors."""
+
+from __future__ import annotations
+
+import argparse
+
+from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt.cli.output import human_size, print_json, print_table
+from asyncckpt.formats.metadata_json import encode_metadata
+from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+
+_HEX_BYTES = 256
+
+
+def add_parser(commands: Subparsers) -> None:
+    parser = commands.add_parser("inspect", help="show format, metadata and tensors")
+    parser.add_argument("location")
+    parser.add_argument("--format", help="the format, where the bytes do not tell")
+    parser.add_argument("--hex", action="store_true", help=f"also the first {_HEX_BYTES} bytes")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> int:
+    chosen = storage_options(options, options.location)
+    async with open_checkpoint(options.location, format=options.format, storage_options=chosen) as checkpoint:
+        head = checkpoint.files[0].known(0, min(_HEX_BYTES, checkpoint.files[0].size)) or memoryview(b"")
+        if options.json:
+            print_json(_as_json(checkpoint, bytes(head) if options.hex else None))
+        else:
+            _print(checkpoint)
+            if options.hex:
+                print("\n".join(["", *hex_dump(bytes(head))]))
+    return 0
+
+
+def _as_json(checkpoint: Checkpoint, head: bytes | None) -> Json:
+    shown = {
+        "format": checkpoint.format,
+        "version": checkpoint.version,
+        "size": checkpoint.size,
+        "files": [file.place.name for file in checkpoint.files],
+        "warnings": list(checkpoint.warnings),
+        "metadata": encode_metadata(checkpoint.metadata, shards=False),
+        "details": dict(checkpoint.details),
+        "tensors": [_tensor_json(tensor) for tensor in checkpoint.tensors.values()],
+    }
+    return shown if head is None else {**shown, "hex": head.hex()}
+
+
+def _tensor_json(tensor: TensorMetadata) -> Json:
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "size": tensor.size,
+        "pieces": len(tensor.pieces),
+    }
+
+
+def _print(checkpoint: Checkpoint) -> None:
+    tensors = checkpoint.tensors.values()
+    stored = sum(tensor.size for tensor in tensors)
+    print(f"format    {checkpoint.format} {checkpoint.version}")
+    print(f"size      {human_size(checkpoint.size)} in {len(checkpoint.files)} file(s)")
+    print(f"tensors   {len(checkpoint.tensors)}, {human_size(stored)}")
+    print(f"state     {'a tree' if checkpoint.tree is not None else 'foreign: a flat dict of arrays'}")
+    for name, value in encode_metadata(checkpoint.metadata, shards=False).items():
+        if value not in ("", {}, None):
+            print(f"{name:<9} {value}")
+    for warning in checkpoint.warnings:
+        print(f"warning   {warning}")
+    for name, value in checkpoint.details.items():
+        print(f"{name:<9} {value}")
+    print()
+    print_table(
+        ("TENSOR", "DTYPE", "SHAPE", "SIZE"),
+        [(t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", human_size(t.size)) for t in tensors],
+    )
+
+
+def hex_dump(data: bytes) -> list[str]:
+    """Sixteen bytes a line: offset, hex, ASCII."""
+    lines = []
+    for offset in range(0, len(data), 16):
+        row = data[offset : offset + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{offset:08x}  {row.hex(' '):<47}  |{text}|")
+    return lines

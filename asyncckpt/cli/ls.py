@@ -1,0 +1,39 @@
+"""`asyncckpt ls`: the checkpoints under a folder or prefix."""
+
+from __future__ import annotations
+
+import argparse
+
+from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt.cli.output import human_size, print_json, print_table
+from asyncckpt.formats.registry import format_for_name
+from asyncckpt.storage.factory import open_storage
+
+
+def add_parser(commands: Subparsers) -> None:
+    parser = commands.add_parser("ls", help="list the checkpoints under a folder or prefix")
+    parser.add_argument("location", help="a folder, s3://bucket/prefix or gs://bucket/prefix")
+    parser.add_argument("--all", action="store_true", help="every object, not just known formats")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> int:
+    found = []
+    chosen = storage_options(options, options.location)
+    async with open_storage(options.location, storage_options=chosen) as storage:
+        async for info in storage.list():
+            known = format_for_name(info.key)
+            if known is not None or options.all:
+                found.append((info, known.name if known else ""))
+    if options.json:
+        print_json(
+            [{"key": i.key, "size": i.size, "modified": i.modified, "format": name} for i, name in found]
+        )
+        return 0
+    rows = [
+        (i.key, human_size(i.size), f"{i.modified:%Y-%m-%d %H:%M:%S}" if i.modified else "", name)
+        for i, name in found
+    ]
+    print_table(("KEY", "SIZE", "MODIFIED", "FORMAT"), rows)
+    return 0

@@ -1,0 +1,40 @@
+"""`asyncckpt verify`: check every byte of a checkpoint, and say all that is wrong."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt.cli.output import human_size, print_json, progress_bar
+from asyncckpt.operations.verify import verify
+
+
+def add_parser(commands: Subparsers) -> None:
+    parser = commands.add_parser("verify", help="check every byte")
+    parser.add_argument("location")
+    parser.add_argument("--level", choices=("header", "full"), default="full", help="how much to read")
+    parser.add_argument("--format", help="the format, where the bytes do not tell")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> int:
+    with progress_bar(wanted=not options.quiet and not options.json) as bar:
+        report = await verify(
+            options.location,
+            level=options.level,
+            format=options.format,
+            progress=bar,
+            storage_options=storage_options(options, options.location),
+        )
+    if options.json:
+        print_json({**asdict(report), "ok": report.ok})
+        return 0 if report.ok else 1
+    for problem in report.problems:
+        print(f"PROBLEM  {problem}")
+    for line in (*report.warnings, *report.unchecked):
+        print(f"note     {line}")
+    verdict = "ok" if report.ok else f"{len(report.problems)} problem(s)"
+    print(f"{verdict}: {report.tensors} tensors, {human_size(report.bytes_checked)} checked")
+    return 0 if report.ok else 1

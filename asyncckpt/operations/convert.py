@@ -1,0 +1,214 @@
+"""`convert` and `migrate`: from any format and storage to any other, tensor by tensor, never whole in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from asyncckpt._aio import ByteBudget, WorkerThreads
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import MismatchError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.index import StoredTensor
+from asyncckpt.formats.plan import Content
+from asyncckpt.model.digests import Buffer, Checksums
+from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.save import choose_format, total_size, write_checkpoint
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession
+from asyncckpt.operations.source import TensorSource
+from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
+from asyncckpt.storage.retry import on_retry
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What was written, and what the target format could not hold."""
+
+    key: str
+    source_format: str
+    source_version: str
+    format: str
+    tensors: int
+    size: int
+    losses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+async def convert(
+    source: Location,
+    target: Location,
+    *,
+    to: str | ICheckpointFormat | None = None,
+    source_format: str | ICheckpointFormat | None = None,
+    allow_loss: bool = False,
+    overwrite: bool = False,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+    source_options: StorageOptions | None = None,
+) -> ConvertReport:
+    """Write a checkpoint again in another format, or on another storage; every byte is verified on the way.
+
+    `to` is a name or a format; None means by the target's extension. What the target can't hold is an error that
+    lists all of it, unless `allow_loss`: then it is left out and reported. `source_options` are those of the
+    source's storage where they are not `storage_options`.
+
+    Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
+    subclasses, OperationCancelledError.
+    """
+    with ProgressReporter(progress) as report:
+        async with (
+            bind(cancellation) as scope,
+            open_checkpoint(
+                source,
+                format=source_format,
+                memory_bytes=memory_bytes,
+                storage_options=source_options if source_options is not None else storage_options,
+            ) as checkpoint,
+            resolve(target, storage_options) as place,
+            WorkerThreads(WORKERS, name="convert") as threads,
+        ):
+            on_retry.set(report.retry)
+            chosen = choose_format(to, place.name)
+            content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)
+            plans = await threads.run(lambda: chosen.plan(content, name=place.name))
+
+            def committing() -> None:
+                scope.commit()
+                report.phase(Phase.COMMIT)
+
+            session = WriteSession(
+                source=CheckpointSource(checkpoint, numbers),
+                names=[t.name for t in content.tensors],
+                threads=threads,
+                budget=ByteBudget(memory_bytes),
+                report=report,
+                committing=committing,
+                committed=lambda _: report.mark_committed(),
+            )
+            info = await write_checkpoint(place, plans, session, overwrite=overwrite)
+            return ConvertReport(
+                key=info.key,
+                source_format=checkpoint.format,
+                source_version=checkpoint.version,
+                format=chosen.name,
+                tensors=len(content.tensors),
+                size=total_size(plans, info),
+                losses=tuple(losses),
+                warnings=checkpoint.warnings,
+            )
+
+
+async def migrate(
+    source: Location,
+    target: Location,
+    *,
+    overwrite: bool = False,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> ConvertReport:
+    """Rewrite a checkpoint of an older version of its format as the current one.
+
+    Raises as `convert` does; UnsupportedVersionError for a version that is newer than this release.
+    """
+    async with open_checkpoint(source, storage_options=storage_options, cancellation=cancellation) as opened:
+        name = opened.format
+    return await convert(
+        source,
+        target,
+        to=name,
+        overwrite=overwrite,
+        cancellation=cancellation,
+        progress=progress,
+        storage_options=storage_options,
+    )
+
+
+class CheckpointSource(TensorSource):
+    """The tensors of an open checkpoint, read as they are written."""
+
+    in_memory = False
+
+    def __init__(self, checkpoint: Checkpoint, stored: Sequence[StoredTensor]) -> None:
+        self._checkpoint = checkpoint
+        self._stored = stored
+        self._loop = asyncio.get_running_loop()
+
+    async def fetch(self, tensor: int, start: int, end: int) -> Buffer:
+        return await self._checkpoint.read_bytes(self._stored[tensor].name, start, end)
+
+    def read(self, tensor: int, start: int, end: int) -> Buffer:
+        return asyncio.run_coroutine_threadsafe(self._fetch(tensor, start, end), self._loop).result()
+
+    async def _fetch(self, tensor: int, start: int, end: int) -> Buffer:
+        return await self.fetch(tensor, start, end)
+
+    def known_checksums(self, tensor: int, chunk_bytes: int) -> Checksums | None:
+        stored = self._stored[tensor]
+        same = self._checkpoint.index.chunk_bytes == chunk_bytes and stored.order == "C"
+        return stored.checksums if same else None
+
+
+def _content(
+    checkpoint: Checkpoint, chosen: ICheckpointFormat, allow_loss: bool
+) -> tuple[Content, list[StoredTensor], list[str]]:
+    """What is to be written, without what the format can't hold."""
+    index = checkpoint.index
+    kept, losses = [], []
+    for stored in index.tensors:
+        if stored.absent is not None:
+            raise MismatchError(f"tensor {stored.name!r} can't be converted: {stored.absent}")
+        alone = Content((stored.metadata,), (1,), index.metadata)
+        problems = chosen.losses(alone)
+        losses += problems
+        if not problems or not allow_loss:
+            kept.append(stored)
+    names = {stored.name for stored in kept}
+    shards = tuple(
+        replace(
+            s, tensors=tuple(t for t in s.tensors if t.name in names), file_path="", file_size=0, checksum=""
+        )
+        for s in index.metadata.shards
+    )
+    metadata = replace(index.metadata, shards=(), format="", version="")
+    counts = tuple(len(s.tensors) for s in shards) or (len(kept),)
+    tree = _pruned(index.tree, {t.name for t in index.tensors} - names)
+    if len(counts) > 1:
+        metadata = replace(metadata, shards=shards)
+        by_name = {stored.name: stored for stored in kept}
+        kept = [by_name[t.name] for shard in shards for t in shard.tensors]
+    content = Content(tuple(_relocated(stored) for stored in kept), counts, metadata, tree)
+    return content, kept, losses if allow_loss else []
+
+
+def _relocated(stored: StoredTensor) -> TensorMetadata:
+    return replace(stored.metadata, offset=0, checksum=None)
+
+
+def _pruned(structure: Json, dropped: set[str]) -> Json:
+    """The structure without the tensors that were dropped: gone from dicts, None in lists and tuples."""
+    if not dropped:
+        return structure
+    if isinstance(structure, list):
+        return [_pruned(node, dropped) for node in structure]
+    if not isinstance(structure, dict):
+        return structure
+    if "t" in structure:
+        return None if structure["t"] in dropped else structure
+    for tag in ("d", "o"):
+        if tag in structure:
+            return {tag: _pruned_pairs(structure[tag], dropped)}
+    return {"u": _pruned(structure["u"], dropped)} if "u" in structure else structure
+
+
+def _pruned_pairs(pairs: list[Json], dropped: set[str]) -> list[Json]:
+    kept: list[Json] = []
+    for key, node in zip(pairs[::2], pairs[1::2], strict=True):
+        if not (isinstance(node, dict) and node.get("t") in dropped):
+            kept += [key, _pruned(node, dropped)]
+    return kept

@@ -1,0 +1,161 @@
+"""`diff`: what is different between two checkpoints, of the same format or not, reading no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
+from asyncckpt.operations.location import Location, StorageOptions
+from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.progress import ProgressCallback
+
+_NOT_COMPARED = frozenset({"shards", "timestamp", "format", "version", "extra"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """A tensor that both have and that differs: `what` is 'dtype', 'shape' or 'bytes'."""
+
+    name: str
+    what: str
+    before: str
+    after: str
+    largest: float | None = None
+    mean: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """`header` and `metadata` are one line for each difference; `same` is whether tensors and metadata agree."""
+
+    header: tuple[str, ...]
+    metadata: tuple[str, ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[TensorChange, ...]
+    unchanged: int
+
+    @property
+    def same(self) -> bool:
+        return not (self.metadata or self.added or self.removed or self.changed)
+
+
+async def diff(
+    a: Location,
+    b: Location,
+    *,
+    values: bool = False,
+    formats: tuple[str | ICheckpointFormat | None, str | ICheckpointFormat | None] = (None, None),
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> DiffReport:
+    """Compare two checkpoints. With `values`, changed tensors are read for their largest and mean difference.
+
+    Where both files have checksums of the same chunks, no tensor is read to find what changed. Raises as
+    `open_checkpoint` does.
+    """
+    async with (
+        open_checkpoint(
+            a,
+            format=formats[0],
+            cancellation=cancellation,
+            progress=progress,
+            storage_options=storage_options,
+        ) as first,
+        open_checkpoint(b, format=formats[1], storage_options=storage_options) as second,
+    ):
+        common = [name for name in first.tensors if name in second.tensors]
+        changed = []
+        for name in common:
+            change = await _compare(name, first, second, values=values)
+            if change is not None:
+                changed.append(change)
+        return DiffReport(
+            header=tuple(_header(first, second)),
+            metadata=tuple(_metadata(first.metadata, second.metadata)),
+            added=tuple(name for name in second.tensors if name not in first.tensors),
+            removed=tuple(name for name in first.tensors if name not in second.tensors),
+            changed=tuple(changed),
+            unchanged=len(common) - len(changed),
+        )
+
+
+def _header(first: Checkpoint, second: Checkpoint) -> Iterator[str]:
+    for what, before, after in (
+        ("format", first.format, second.format),
+        ("version", first.version, second.version),
+        ("size", first.size, second.size),
+    ):
+        if before != after:
+            yield f"{what}: {before} -> {after}"
+
+
+def _metadata(first: CheckpointMetadata, second: CheckpointMetadata) -> Iterator[str]:
+    for member in fields(CheckpointMetadata):
+        before, after = getattr(first, member.name), getattr(second, member.name)
+        if member.name in _NOT_COMPARED or before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            for key in sorted({*before, *after}):
+                if before.get(key) != after.get(key):
+                    yield f"{member.name}.{key}: {before.get(key)!r} -> {after.get(key)!r}"
+        else:
+            yield f"{member.name}: {before!r} -> {after!r}"
+
+
+async def _compare(name: str, first: Checkpoint, second: Checkpoint, *, values: bool) -> TensorChange | None:
+    a, b = first.tensors[name], second.tensors[name]
+    if a.dtype != b.dtype:
+        return TensorChange(name, "dtype", a.dtype, b.dtype)
+    if a.shape != b.shape:
+        return TensorChange(name, "shape", str(list(a.shape)), str(list(b.shape)))
+    known = _checksums_agree(name, first, second)
+    if known is True:
+        return None
+    if known is False and not values:
+        return TensorChange(name, "bytes", *_shown(name, first, second))
+    before, after = await first.read(name), await second.read(name)
+    same = await run_in_thread(lambda: before.tobytes() == after.tobytes())
+    if same:
+        return None
+    largest, mean = await run_in_thread(_distance, before, after) if values else (None, None)
+    return TensorChange(name, "bytes", *_shown(name, first, second), largest, mean)
+
+
+def _checksums_agree(name: str, first: Checkpoint, second: Checkpoint) -> bool | None:
+    """None where the checksums do not tell: they are missing, or of other chunks."""
+    a, b = first.stored(name), second.stored(name)
+    if a is None or b is None or a.checksums is None or b.checksums is None:
+        return None
+    if first.index.chunk_bytes != second.index.chunk_bytes or a.order != b.order:
+        return None
+    return bool(np.array_equal(a.checksums, b.checksums))
+
+
+def _shown(name: str, first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
+    return _fingerprint(first, name), _fingerprint(second, name)
+
+
+def _fingerprint(checkpoint: Checkpoint, name: str) -> str:
+    stored = checkpoint.stored(name)
+    tensor: TensorMetadata = checkpoint.tensors[name]
+    if stored is None or stored.checksums is None or not len(stored.checksums):
+        return f"{tensor.dtype}{list(tensor.shape)}"
+    return f"crc32c {int(stored.checksums[0]):08x}" + ("…" if len(stored.checksums) > 1 else "")
+
+
+def _distance(before: np.ndarray, after: np.ndarray) -> tuple[float | None, float | None]:
+    """The largest and the mean absolute difference; None for what can't be subtracted."""
+    if before.dtype.kind in "SUVmM" or not before.size:
+        return None, None
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        apart = np.abs(before.astype(wide) - after.astype(wide))
+    return float(apart.max()), float(apart.mean())
