@@ -32,7 +32,9 @@ class Request:
         parts = urlsplit(target)
         self.path = unquote(parts.path).lstrip("/")
         self.query = {name: values[0] for name, values in parse_qs(parts.query, True).items()}
-        self.headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])}
+        self.headers = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])
+        }
         self.length = int(self.headers.get("content-length", 0))
         self._connection = connection
         self._rest = rest
@@ -212,7 +214,9 @@ class Sink:
 
 
 def _operation(request: Request) -> str:
-    kind = next((name for name in ("uploads", "uploadId", "delete", "list-type") if name in request.query), "")
+    kind = next(
+        (name for name in ("uploads", "uploadId", "delete", "list-type") if name in request.query), ""
+    )
     return f"{request.method} {kind}".strip()
 
 
@@ -245,7 +249,8 @@ def _listing(request: Request, bucket: Bucket) -> str:
         return "<LocationConstraint></LocationConstraint>"
     if "uploads" in request.query:
         found = "".join(
-            f"<Upload><Key>upload</Key><UploadId>{identity}</UploadId></Upload>" for identity in bucket.uploads()
+            f"<Upload><Key>upload</Key><UploadId>{identity}</UploadId></Upload>"
+            for identity in bucket.uploads()
         )
         return f"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>{found}</ListMultipartUploadsResult>"
     prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
@@ -289,7 +294,9 @@ def _send_error(connection: socket.socket, status: int, code: str, *, head_only:
     if head_only:
         _send(connection, status)
         return
-    text = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
+    text = (
+        f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
+    )
     _send(connection, status, text.encode(), "application/xml")
 
 

@@ -31,7 +31,9 @@ class CompressedFrame(NamedTuple):
 
 def size_bound(raw_bytes: int, frames: int) -> int:
     """No stream of so many frames is larger: zlib's own bound, and a flush for each."""
-    return raw_bytes + (raw_bytes >> 12) + (raw_bytes >> 14) + (raw_bytes >> 25) + frames * (13 + _FLUSH_BYTES)
+    return (
+        raw_bytes + (raw_bytes >> 12) + (raw_bytes >> 14) + (raw_bytes >> 25) + frames * (13 + _FLUSH_BYTES)
+    )
 
 
 def compress_frames(

@@ -17,6 +17,7 @@ from asyncckpt.formats.metagraph_hash import require
 from asyncckpt.formats.metagraph_header import Flag, Section, SectionType
 from asyncckpt.model.digests import Buffer
 
+RandomBytes = Callable[[int], bytes]
 KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
@@ -42,9 +43,9 @@ class Codec:
     def flags(self) -> int:
         return Flag.COMPRESSED * self._compress | Flag.ENCRYPTED * (self._cipher is not None)
 
-    def encode_frame(self, number: int, raw: Buffer, nonce: bytes) -> bytes:
+    def encode_frame(self, number: int, raw: Buffer, random: RandomBytes) -> bytes:
         data = self._compressor().compress(raw) if self._compress else raw
-        return self._encrypt(data, nonce, SectionType.STORE, number)
+        return self._encrypt(data, random, SectionType.STORE, number)
 
     def decode_frame(self, number: int, stored: Buffer, *, raw_size: int, what: str) -> bytes:
         """Raises DecryptionError, LayoutError, LimitExceededError."""
@@ -55,16 +56,14 @@ class Codec:
             raise LayoutError(f"{what} has {len(data)} bytes, {raw_size} were expected")
         return bytes(data)
 
-    def encode_section(self, number: int, raw: bytes, nonce: Callable[[int], bytes]) -> tuple[int, bytes]:
+    def encode_section(self, number: int, raw: bytes, random: RandomBytes) -> tuple[int, bytes]:
         """The section's flags and its stored bytes."""
         flags, data = self.flags, raw
         if self._compress:
             data = self._compressor().compress(raw)
             if len(raw) > _most_raw_bytes(len(data)):
                 flags, data = flags & ~Flag.COMPRESSED, raw
-        if self._cipher is None:
-            return flags, data
-        return flags, self._encrypt(data, nonce(NONCE_BYTES), number, 0)
+        return flags, self._encrypt(data, random, number, 0)
 
     def decode_section(self, section: Section, stored: memoryview) -> memoryview:
         """Raises DecryptionError, LayoutError, LimitExceededError."""
@@ -83,12 +82,11 @@ class Codec:
             )
         return memoryview(self._expand(data, size, what))
 
-    def _encrypt(self, data: Buffer, nonce: bytes, section: int, number: int) -> bytes:
+    def _encrypt(self, data: Buffer, random: RandomBytes, section: int, number: int) -> bytes:
         if self._cipher is None:
             return bytes(data)
-        sealed: bytes = self._cipher.encrypt(
-            nonce, data, _ASSOCIATED.pack(self._bundle_id, section, number)
-        )
+        nonce = random(NONCE_BYTES)
+        sealed: bytes = self._cipher.encrypt(nonce, data, _ASSOCIATED.pack(self._bundle_id, section, number))
         return nonce + sealed
 
     def _decrypt(self, stored: Buffer, section: int, number: int, what: str) -> Buffer:
@@ -101,7 +99,9 @@ class Codec:
         try:
             raw: bytes = self._cipher.decrypt(bytes(view[:NONCE_BYTES]), view[NONCE_BYTES:], associated)
         except require("cryptography.exceptions").InvalidTag:
-            raise DecryptionError(f"{what} can't be decrypted: the key is another one, or the bundle was changed") from None
+            raise DecryptionError(
+                f"{what} can't be decrypted: the key is another one, or the bundle was changed"
+            ) from None
         return raw
 
     def _expand(self, data: Buffer, size: int, what: str) -> bytes:

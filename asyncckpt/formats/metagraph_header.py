@@ -66,6 +66,7 @@ class SectionType(IntEnum):
     SIGNATURE = 6
 
 
+KNOWN_TYPES = frozenset(map(int, SectionType))
 REQUIRED_SECTIONS = (SectionType.NODES, SectionType.STORE, SectionType.INDEX, SectionType.METADATA)
 _ALL_FLAGS = 15
 _SECTION_FLAGS = 3
@@ -163,7 +164,9 @@ def _blanked(data: memoryview) -> bytes:
 
 def _require_known(version: int, api: int, flags: int, reserved_flags: int) -> None:
     if version != FORMAT_VERSION:
-        advice = "upgrade asyncckpt to read it" if version > FORMAT_VERSION else "no such version was released"
+        advice = (
+            "upgrade asyncckpt to read it" if version > FORMAT_VERSION else "no such version was released"
+        )
         raise UnsupportedVersionError(f"METAGRAPH format version {version} is not supported: {advice}")
     if api >> 16 > API_VERSION[0]:
         raise UnsupportedVersionError(
@@ -196,16 +199,14 @@ class Section:
         return section_name(self.type)
 
     def encode(self) -> bytes:
-        return _SECTION.pack(
-            self.type, self.flags, self.offset, self.size, self.checksum, self.item_count, 0
-        )
+        return _SECTION.pack(self.type, self.flags, self.offset, self.size, self.checksum, self.item_count, 0)
 
     def with_hash(self, digest: bytes) -> Section:
         return replace(self, checksum=short_hash(digest))
 
 
 def section_name(number: int) -> str:
-    return SectionType(number).name if number in SectionType else f"type {number}"
+    return SectionType(number).name if number in KNOWN_TYPES else f"type {number}"
 
 
 def decode_sections(data: memoryview, header: Header) -> tuple[Section, ...]:
@@ -214,7 +215,7 @@ def decode_sections(data: memoryview, header: Header) -> tuple[Section, ...]:
     _check_places(sections, header)
     types = [section.type for section in sections]
     for section in sections:
-        if section.type in SectionType and types.count(section.type) > 1:
+        if section.type in KNOWN_TYPES and types.count(section.type) > 1:
             raise LayoutError(f"the bundle has two sections {section.name}")
     missing = [wanted.name for wanted in REQUIRED_SECTIONS if wanted not in types]
     if missing:
@@ -243,7 +244,7 @@ def _check_places(sections: Sequence[Section], header: Header) -> None:
 
 
 def _check_flags(section: Section, header: Header) -> None:
-    if section.type not in SectionType:
+    if section.type not in KNOWN_TYPES:
         return
     if section.flags & ~_SECTION_FLAGS:
         raise UnsupportedVersionError(f"section {section.name} has the unknown flags {section.flags:#x}")

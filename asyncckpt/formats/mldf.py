@@ -56,6 +56,7 @@ from asyncckpt.formats.mldf_header import (
 )
 from asyncckpt.formats.mldf_schema import (
     BLOCK_FIELD,
+    OWN_FIELDS,
     SCHEMA_FIELD,
     Field,
     Layout,
@@ -237,7 +238,7 @@ def _stored_tensors(
     layout: Layout, fields: Sequence[Field], table: Table, taken: Sequence[tuple[int, int]]
 ) -> tuple[list[StoredTensor], list[int]]:
     """The tensors in the order of the fields, and how many each row has."""
-    numbers = [i for i, f in enumerate(layout.descriptors) if f.name not in (BLOCK_FIELD, SCHEMA_FIELD)]
+    numbers = [i for i, f in enumerate(layout.descriptors) if f.name not in OWN_FIELDS]
     other = next((fields[i] for i in numbers if fields[i].type_id != TypeId.NDARRAY), None)
     if other is not None:
         raise LayoutError(f"field {other.name!r} has the type {other.type_id}, a tensor is an NDARRAY")

@@ -28,7 +28,8 @@ def foreign_index(
 ) -> Index:
     """The index of a file without a block. Raises FormatError subclasses."""
     header = layout.header
-    cells = header.num_samples * sum(field.name != SCHEMA_FIELD for field in fields)
+    numbers = [i for i, descriptor in enumerate(layout.descriptors) if descriptor.name != SCHEMA_FIELD]
+    cells = header.num_samples * len(numbers)
     if cells > MAX_CELLS:
         raise LimitExceededError(
             f"{source.name!r} is a table of {header.num_samples} samples × {len(fields)} fields, too many cells "
@@ -36,9 +37,8 @@ def foreign_index(
         )
     stored: list[StoredTensor] = []
     digests = [data_digest(header)] if header.flags & Flags.CRC32 else []
-    for number, field in enumerate(fields):
-        if field.name == SCHEMA_FIELD:
-            continue
+    for number in numbers:
+        field = fields[number]
         column = table[:, layout.offsets[number] // 8 : layout.offsets[number + 1] // 8]
         for tensor, extent, crc32 in _tensors(layout, number, field, column):
             stored.append(StoredTensor(tensor, (extent,)))

@@ -34,6 +34,7 @@ from asyncckpt.model.metadata import Json, TensorMetadata
 
 SCHEMA_FIELD = "__schema__"
 BLOCK_FIELD = "__asyncckpt__"
+OWN_FIELDS = (BLOCK_FIELD, SCHEMA_FIELD)
 _OURS = re.compile(r"__.*__", re.DOTALL)
 
 
@@ -150,7 +151,9 @@ def _named(descriptors: Sequence[Descriptor], schema: Json) -> tuple[Field, ...]
         if not isinstance(name, str):
             raise LayoutError(f"the schema has a malformed name for {descriptor.name!r}")
         fields.append(Field(name, descriptor.type_id, spilled.get("arguments", _arguments(descriptor))))
-    if len({field.name for field in fields}) != len(fields):
+    # A tensor may well be called as one of our own fields is: those two are known by their descriptors.
+    names = [f.name for f, d in zip(fields, descriptors, strict=True) if d.name not in OWN_FIELDS]
+    if len(set(names)) != len(names):
         raise LayoutError("two fields have the same name")
     return tuple(fields)
 

@@ -74,9 +74,7 @@ def has_frames(entry: ZipEntry) -> bool:
     return FRAMES_EXTRA in entry.extra
 
 
-def read_record(
-    entry: ZipEntry, size: int
-) -> Generator[Need, memoryview, tuple[list[FrameSizes], int]]:
+def read_record(entry: ZipEntry, size: int) -> Generator[Need, memoryview, tuple[list[FrameSizes], int]]:
     """The frames of all entries, and this entry's number among them. Raises FormatError subclasses."""
     field = entry.extra[FRAMES_EXTRA]
     if len(field) != _POINTER.size:

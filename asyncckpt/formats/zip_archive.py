@@ -61,7 +61,9 @@ class ZipLimits:
     def check(self, inflated: int, compressed: int) -> None:
         """Raises LimitExceededError."""
         if inflated > self.max_bytes:
-            raise LimitExceededError(f"the archive inflates to more than {self.max_bytes} bytes: raise max_bytes")
+            raise LimitExceededError(
+                f"the archive inflates to more than {self.max_bytes} bytes: raise max_bytes"
+            )
         if inflated > self.free_bytes and inflated > self.max_ratio * max(1, compressed):
             raise LimitExceededError(
                 f"{compressed} bytes of the archive inflate to {inflated} or more, beyond 1:{self.max_ratio}: "
@@ -109,7 +111,17 @@ def local_header(entry: ZipEntry, *, extra: bytes = b"") -> bytes:
     version = 45 if large else 20
     return (
         _LOCAL.pack(
-            MAGIC, version, entry.flags, entry.method, 0, _DOS_DATE, crc, compressed, size, len(name), len(extra)
+            MAGIC,
+            version,
+            entry.flags,
+            entry.method,
+            0,
+            _DOS_DATE,
+            crc,
+            compressed,
+            size,
+            len(name),
+            len(extra),
         )
         + name
         + extra
@@ -247,7 +259,9 @@ def _central_entry(cursor: Cursor) -> ZipEntry:
     if flags & _ENCRYPTED_FLAGS:
         raise UnsupportedVersionError(f"the entry {name!r} is encrypted, which is not read")
     if method not in (STORED, DEFLATED):
-        raise UnsupportedVersionError(f"the entry {name!r} has the method {method}; STORED and DEFLATE are read")
+        raise UnsupportedVersionError(
+            f"the entry {name!r} has the method {method}; STORED and DEFLATE are read"
+        )
     if method == STORED and compressed != size:
         raise LayoutError(f"the entry {name!r} is stored, but has {compressed} bytes of {size}")
     return ZipEntry(name, method, crc, compressed, size, header_offset, flags, extra)
@@ -259,7 +273,9 @@ def _flat_name(data: bytes) -> str:
     except UnicodeDecodeError:
         name = data.decode("cp437")
     if not name or name in (".", "..") or any(c in "/\\:" or ord(c) < 32 for c in name):
-        raise LayoutError(f"the archive has the entry {name[:80]!r}; only plain names without folders are read")
+        raise LayoutError(
+            f"the archive has the entry {name[:80]!r}; only plain names without folders are read"
+        )
     return name
 
 
@@ -296,5 +312,7 @@ def _locate(entry: ZipEntry, directory: int) -> Generator[Need, memoryview, ZipE
         data_offset,
     )
     if located.end > directory:
-        raise TruncatedError(f"the entry {entry.name!r} ends at {located.end}, the directory begins at {directory}")
+        raise TruncatedError(
+            f"the entry {entry.name!r} ends at {located.end}, the directory begins at {directory}"
+        )
     return located

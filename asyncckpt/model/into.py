@@ -87,8 +87,10 @@ def _match(
 def _destination(place: LeafPlace) -> np.ndarray | None:
     try:
         array = place.adapter.destination(place.value)
-        if array is not None and array.size and any(
-            step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)
+        if (
+            array is not None
+            and array.size
+            and any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True))
         ):
             raise UnsupportedStateError(
                 "the array repeats its memory (it was broadcast) and can't be loaded into"

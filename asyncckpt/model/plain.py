@@ -125,7 +125,17 @@ def _decode_string(text: str) -> str:
         raise LayoutError("malformed string") from error
 
 
+NONE_ROOT: Final[Json] = {"n": ""}
+"""A state that is None: a structure of null would read as "no structure"."""
+
+
+def _decode_none(text: str) -> None:
+    if text:
+        raise LayoutError("malformed null")
+
+
 _DECODERS: Final[dict[str, Callable[[str], Any]]] = {
+    "n": _decode_none,
     "i": _decode_integer,
     "f": _decode_double,
     "c": lambda text: complex(_decode_double(text[:16]), _decode_double(text[16:])),

@@ -17,7 +17,7 @@ import numpy as np
 from asyncckpt.errors import UnsupportedDtypeError, UnsupportedStateError
 from asyncckpt.model.leaves import LEAVES, LeafAdapter, LeafRegistry
 from asyncckpt.model.metadata import Json
-from asyncckpt.model.plain import PLAIN_TYPES, encode_integer, encode_plain, encode_string
+from asyncckpt.model.plain import NONE_ROOT, PLAIN_TYPES, encode_integer, encode_plain, encode_string
 from asyncckpt.model.structure import MAX_DEPTH, Path, clipped, show_key, show_path
 
 ROOT_NAME: Final = "value"
@@ -142,7 +142,7 @@ class _Walk:
         while self._frames:
             if self._advance(self._frames[-1]):
                 self._frames.pop()
-        return root
+        return NONE_ROOT if root is None else root
 
     def _advance(self, frame: _Frame) -> bool:
         """Visit children until one is a container itself; True when there are no more."""

@@ -150,7 +150,8 @@ class Fetcher:
                     damaged.append(error)
             self._report.advance(len(job.view), tensor=job.stored.name)
 
-        await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
+        if jobs:
+            await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
         if damaged:
             raise min(damaged, key=str)
 

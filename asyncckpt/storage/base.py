@@ -140,7 +140,12 @@ class ObjectReader(ABC):
         still in the cache. Raises RangeError when a range leaves the object, or does not fit its buffer.
         """
         requests = await self._plan(ranges, into, policy)
-        await self.fetch(requests, ranges, into, filled)
+        if filled is not None:
+            for number, wanted in enumerate(ranges):
+                if not wanted.size:
+                    filled(number)
+        if requests:
+            await self.fetch(requests, ranges, into, filled)
 
     async def _plan(
         self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None

@@ -40,7 +40,7 @@ class RawObstore(Contender):
             unsigned_payload=True,
             client_options={"allow_http": True},
         )
-        self._views = [memoryview(array.reshape(-1).view(np.uint8)) for array in state.arrays.values()]
+        self._views = [array.reshape(-1).view(np.uint8).data for array in state.arrays.values()]
         ends = np.cumsum([len(view) for view in self._views]).tolist()
         self._ranges = list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -55,7 +55,12 @@ class RawObstore(Contender):
         import obstore
 
         await obstore.put_async(
-            self._store, KEY, self._views, chunk_size=_PART_BYTES, max_concurrency=_IN_FLIGHT, use_multipart=True
+            self._store,
+            KEY,
+            self._views,
+            chunk_size=_PART_BYTES,
+            max_concurrency=_IN_FLIGHT,
+            use_multipart=True,
         )
 
     async def _load(self) -> dict[str, np.ndarray]:

@@ -19,7 +19,11 @@ class Ours(Contender):
     name = "asyncckpt"
 
     def __init__(
-        self, open_storage: Callable[[], ICheckpointStorage], *, format: str = "mlcp", unverified: bool = False
+        self,
+        open_storage: Callable[[], ICheckpointStorage],
+        *,
+        format: str = "mlcp",
+        unverified: bool = False,
     ) -> None:
         self._open_storage = open_storage
         self._format = format

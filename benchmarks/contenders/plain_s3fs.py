@@ -31,13 +31,13 @@ class PlainS3fs(SynchronousContender):
     def save(self) -> None:
         with self._filesystem.open(self._path, "wb") as file:
             for array in self.state.arrays.values():
-                file.write(memoryview(array.reshape(-1).view(np.uint8)))
+                file.write(array.reshape(-1).view(np.uint8).data)
 
     def load(self) -> dict[str, np.ndarray]:
         arrays = {name: np.empty_like(array) for name, array in self.state.arrays.items()}
         with self._filesystem.open(self._path, "rb") as file:
             for array in arrays.values():
-                file.readinto(memoryview(array.reshape(-1).view(np.uint8)))
+                file.readinto(array.reshape(-1).view(np.uint8).data)
         return arrays
 
     async def forget(self) -> None:

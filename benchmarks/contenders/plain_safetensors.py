@@ -52,7 +52,7 @@ class PlainSafetensors(Contender):
     def _load_and_pass(self) -> dict[str, np.ndarray]:
         arrays = self._load()
         for array in arrays.values():
-            crc32c.crc32c(memoryview(array.reshape(-1).view(np.uint8)))
+            crc32c.crc32c(array.reshape(-1).view(np.uint8).data)
         return arrays
 
     async def forget(self) -> None:

@@ -1,0 +1,148 @@
+"""A run's results as tables for the terminal and for the docs, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.rounds import Result
+
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
+_BEGIN, _END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
+_PACKAGES = ("numpy", "torch", "s3fs", "obstore", "safetensors", "crc32c")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything one run measured."""
+
+    when: str
+    seconds: float
+    rounds: int
+    results: Sequence[Result]
+    goals: Sequence[Figure]
+    figures: Sequence[Figure]
+
+    def write(self, path: Path = RESULTS) -> None:
+        """Write the JSON."""
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(self._values(), indent=1, ensure_ascii=False) + "\n")
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "when": self.when,
+            "seconds": round(self.seconds),
+            "rounds": self.rounds,
+            "machine": machine(),
+            "results": [_rounded(asdict(result)) for result in self.results],
+            "goals": [_figure(figure) for figure in self.goals],
+            "figures": [_figure(figure) for figure in self.figures],
+        }
+
+    def text(self) -> str:
+        """Tables for the terminal."""
+        blocks = [render(header, rows) for _, header, rows in self._tables()]
+        return "\n\n".join(blocks)
+
+    def markdown(self) -> str:
+        """The same tables for the docs."""
+        lines = [f"Of {self.when}, {self.rounds} timed rounds, {machine()['description']}.", ""]
+        for title, header, rows in self._tables():
+            lines += [f"### {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+            lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
+        return "\n".join(lines)
+
+    def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+        tables = [("Beside the others", _RESULT_HEADER, [_result_row(result) for result in self.results])]
+        tables.append(("What was asked for", _FIGURE_HEADER, [_figure_row(figure) for figure in self.goals]))
+        if self.figures:
+            rows = [_figure_row(figure) for figure in self.figures]
+            tables.append(("Counts, times and formats", _FIGURE_HEADER, rows))
+        return [table for table in tables if table[2]]
+
+
+def write_document(run: Run, path: Path = DOCUMENT) -> None:
+    """Replace the results in the docs page. Raises ValueError when it has no place for them."""
+    text = path.read_text()
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{path.name} lacks the lines between which the results go")
+    path.write_text(f"{before}{_BEGIN}\n\n{run.markdown()}\n{_END}{after}")
+
+
+_RESULT_HEADER = [
+    "target",
+    "state",
+    "who",
+    "what",
+    "MB/s (min–max)",
+    "CPU s",
+    "gap p99 / worst ms",
+    "extra MiB",
+    "requests",
+]
+_FIGURE_HEADER = ["what", "value", "asked", ""]
+
+
+def _result_row(result: Result) -> list[str]:
+    speed = result.megabytes_per_second
+    return [
+        result.target,
+        result.state,
+        result.contender,
+        result.operation,
+        f"{speed.median:.0f} ({speed.low:.0f}–{speed.high:.0f})",
+        f"{result.cpu_seconds:.2f}",
+        f"{result.p99_gap_ms:.0f} / {result.worst_gap_ms:.0f}",
+        "" if result.extra_mib is None else f"{result.extra_mib:.0f}",
+        "" if result.requests is None else str(result.requests),
+    ]
+
+
+def _figure_row(figure: Figure) -> list[str]:
+    verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
+    return [figure.what, f"{figure.value:.3g} {figure.unit}".strip(), figure.asked, verdict]
+
+
+def render(header: list[str], rows: list[list[str]]) -> str:
+    """Columns of equal width."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [header, *rows]
+    ]
+    return "\n".join(line.rstrip() for line in [lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def machine() -> dict[str, str]:
+    """What the numbers were measured with; nothing that names the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "description": f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}",
+        **{package: version(package) for package in _PACKAGES},
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return _rounded({**asdict(figure), "met": figure.met})
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 4)
+        if isinstance(value, float)
+        else _rounded(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }

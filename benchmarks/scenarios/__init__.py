@@ -1,0 +1,1 @@
+"""What is measured: each module has one question and one function that answers it."""

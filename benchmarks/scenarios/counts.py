@@ -1,0 +1,40 @@
+"""How many requests and bytes it takes: counted by the sink, so nothing is hidden."""
+
+from __future__ import annotations
+
+from asyncckpt.operations.load import load
+from asyncckpt.operations.reader import open_checkpoint
+from asyncckpt.operations.save import save
+from asyncckpt.storage.base import ICheckpointStorage
+from benchmarks.figures import Figure
+from benchmarks.sink_process import SinkServer
+from benchmarks.states import State, large_tensors
+
+
+async def count_requests(storage: ICheckpointStorage, sink: SinkServer, state: State) -> list[Figure]:
+    """A small save, an open, and one tensor of the state's many."""
+    key, small = "counts/model.checkpoint", large_tensors(1024 * 1024, 256 * 1024)
+    await save(small.arrays, (storage, "counts/first.checkpoint"))
+    sink.reset()
+    await save(small.arrays, (storage, "counts/small.checkpoint"))
+    small_save = sink.counters()["requests"]
+    await save(state.arrays, (storage, key), handover=True)
+    sink.reset()
+    async with open_checkpoint((storage, key)) as checkpoint:
+        opened = sink.counters()
+        name = list(state.arrays)[len(state.arrays) // 2]
+        sink.reset()
+        await checkpoint.read(name)
+        ratio = sink.counters()["bytes sent"] / state.arrays[name].nbytes
+    sink.reset()
+    await load((storage, key), only=[name])
+    whole = sink.counters()["bytes sent"] / state.arrays[name].nbytes
+    for used in ("counts/first.checkpoint", "counts/small.checkpoint", key):
+        await storage.delete(used)
+    return [
+        Figure("requests of a small save", small_save, "", at_most=1),
+        Figure("requests of an open", opened["requests"], "", at_most=2),
+        Figure("bytes of an open", opened["bytes sent"], "bytes"),
+        Figure(f"bytes fetched for one of {len(state.arrays)} tensors", ratio, "× its size", at_most=1.05),
+        Figure("the same, the open included", whole, "× its size", at_most=1.05),
+    ]

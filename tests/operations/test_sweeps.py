@@ -1,0 +1,170 @@
+"""Cancelled at every await, failed at every storage call: nothing is left and the old checkpoint is intact.
+
+Exhaustive on memory and local; on servers every k up to a bound, then a sample with the run's seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import asyncckpt
+from asyncckpt.cancellation import CancellationToken
+from asyncckpt.operations import write
+from asyncckpt.testing.faults import Outcome, sweep
+from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
+from asyncckpt.testing.strategies import assert_identical
+from tests.operations.places import EVERYWHERE, HERE, Medium, open_medium
+
+How = Literal["task", "token", "timeout"]
+KEY = "run/a.checkpoint"
+OLD = {"old": np.arange(10)}
+
+
+def new_state() -> dict[str, Any]:
+    return {"w": [np.full(50_000, i, np.float32) for i in range(8)], "step": 2}
+
+
+@pytest.fixture(params=["small", "large"])
+def file_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same state as one object, and in parts."""
+    if request.param == "large":
+        monkeypatch.setattr(write, "SMALL_FILE_BYTES", 100)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize("kind", EVERYWHERE)
+async def test_save_cancelled_at_every_await(
+    kind: str,
+    how: How,
+    times: int,
+    file_size: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    sweep_seed: int,
+) -> None:
+    state = new_state()
+    async with open_medium(kind, tmp_path, request) as medium:
+        await asyncckpt.save(OLD, (medium.storage, KEY))
+
+        async def save(token: CancellationToken | None) -> Any:
+            return await asyncckpt.save(state, (medium.storage, KEY), overwrite=True, cancellation=token)
+
+        async def check(k: int, outcome: Outcome[Any]) -> None:
+            assert medium.leftovers() == [], f"after a cancel at await {k}"
+            found = await asyncckpt.load((medium.storage, KEY))
+            if "old" in found:
+                assert not outcome.completed
+                assert_identical(found, OLD)
+            else:
+                assert_identical(found, state)
+                await asyncckpt.save(OLD, (medium.storage, KEY), overwrite=True)
+            assert [info.key async for info in medium.storage.list()] == [KEY]
+            assert outcome.completed or _is_cancellation(outcome.error, how)
+
+        await _sweep(save, check, medium, how=how, times=times, seed=sweep_seed)
+
+
+def _is_cancellation(error: BaseException | None, how: How) -> bool:
+    kinds = {
+        "task": asyncio.CancelledError,
+        "token": asyncckpt.OperationCancelledError,
+        "timeout": TimeoutError,
+    }
+    return isinstance(error, kinds[how] | asyncio.CancelledError)
+
+
+async def _sweep(operation: Any, check: Any, medium: Medium, *, how: How, times: int = 1, seed: int) -> None:
+    rng = None if medium.exhaustive else random.Random(seed)
+    await sweep(operation, check, how=how, times=times, rng=rng, exhaustive_up_to=12, samples=4)
+
+
+@pytest.mark.parametrize("operation", ["load", "slice", "verify"])
+@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize("kind", EVERYWHERE)
+async def test_reads_cancelled_at_every_await(
+    kind: str, how: How, operation: str, tmp_path: Path, request: pytest.FixtureRequest, sweep_seed: int
+) -> None:
+    async with open_medium(kind, tmp_path, request) as medium:
+        place = (medium.storage, KEY)
+        await asyncckpt.save(new_state(), place)
+
+        async def run(token: CancellationToken | None) -> Any:
+            if operation == "load":
+                return await asyncckpt.load(place, cancellation=token)
+            if operation == "verify":
+                return await asyncckpt.verify(place, cancellation=token)
+            async with asyncckpt.open_checkpoint(place, cancellation=token) as checkpoint:
+                return await checkpoint.read_slice("w.3", slice(10, 20))
+
+        async def check(k: int, outcome: Outcome[Any]) -> None:
+            assert outcome.completed or _is_cancellation(outcome.error, how)
+            assert medium.leftovers() == []
+
+        await _sweep(run, check, medium, how=how, seed=sweep_seed)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", HERE)
+async def test_save_failed_at_every_storage_call(
+    kind: str,
+    when: Literal["before", "after"],
+    file_size: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    state = new_state()
+    async with open_medium(kind, tmp_path, request) as medium:
+        for error_kind in storage_error_kinds():
+            calls = await _fail_each_call(medium, state, partial(injected_error, error_kind), when)
+            assert calls >= 1
+
+
+async def _fail_each_call(medium: Medium, state: Any, error: Any, when: Literal["before", "after"]) -> int:
+    fail_at = 0
+    while True:
+        await asyncckpt.save(OLD, (medium.storage, KEY), overwrite=True)
+        faulty = FaultyStorage(medium.storage, fail_at=fail_at, error=error, when=when)
+        try:
+            await asyncckpt.save(state, (faulty, KEY), overwrite=True)
+        except asyncckpt.AsyncCkptError:
+            assert faulty.failed
+        assert medium.leftovers() == []
+        found = await asyncckpt.load((medium.storage, KEY))
+        assert_identical(found, OLD if "old" in found else state)
+        if not faulty.failed:
+            assert "old" not in found
+            return fail_at
+        fail_at += 1
+
+
+@pytest.mark.parametrize("kind", HERE)
+async def test_load_failed_at_every_storage_call(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with open_medium(kind, tmp_path, request) as medium:
+        await asyncckpt.save(new_state(), (medium.storage, KEY))
+        for error_kind in storage_error_kinds():
+            fail_at = 0
+            while True:
+                faulty = FaultyStorage(
+                    medium.storage, fail_at=fail_at, error=partial(injected_error, error_kind)
+                )
+                try:
+                    found = await asyncckpt.load((faulty, KEY))
+                except asyncckpt.AsyncCkptError:
+                    found = None
+                if not faulty.failed:
+                    assert_identical(found, new_state())
+                    break
+                assert found is None
+                fail_at += 1
+            assert fail_at >= 1
