@@ -66,15 +66,20 @@ def _compress(views: Sequence[Buffer], level: int) -> CompressedFrame:
     return CompressedFrame(b"".join(parts), size, crc)
 
 
-def inflate_frame(data: Buffer, raw_bytes: int, what: str) -> bytes:
-    """The bytes of one frame. Raises LayoutError when they are not DEFLATE or not so many."""
+def inflate_frame(data: Buffer, raw_bytes: int, what: str, *, padding: int = 0) -> bytes:
+    """The bytes of one frame, without the zeros at its end.
+
+    Raises LayoutError when they are not DEFLATE, not so many, or the padding is not zeros.
+    """
     try:
         raw = zlib.decompressobj(_RAW).decompress(data, raw_bytes + 1)
     except zlib.error as error:
         raise LayoutError(f"{what} can't be inflated: {error}") from None
     if len(raw) != raw_bytes:
         raise LayoutError(f"{what} inflates to {len(raw)} bytes or more, {raw_bytes} were expected")
-    return raw
+    if padding and raw[-padding:].strip(b"\0"):
+        raise LayoutError(f"{what} has other padding than zeros")
+    return raw[: raw_bytes - padding] if padding else raw
 
 
 class Inflater:

@@ -34,14 +34,12 @@ from asyncckpt.formats.arrangement import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block, seal
+from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes
 from asyncckpt.formats.safetensors import (
-    BLOCK_KEY,
     Header,
     SafetensorsFormat,
-    check_block,
-    decode_block,
     file_order,
     name_losses,
     parse_header,

@@ -15,7 +15,8 @@ STORE         n        the tensors, at multiples of 64; or frames, compressed, e
 SIGNATURE     80       who vouches for all this: `metagraph_signature`
 ============= ======== ================================================================================
 
-A plain bundle has this order. One that is compressed, encrypted or a delta is made while it is written, so STORE comes first.
+A plain bundle has this order. One that is compressed, encrypted or a delta is made while it is written, and so
+its STORE comes first.
 Every byte is under a BLAKE3: sections under their own, those under the root, the root under the header.
 """
 
@@ -46,8 +47,8 @@ _MAX_TIME = 2**64 - 1
 class MetagraphFormat(ICheckpointFormat):
     """Bundles: plain by default; compressed, encrypted, signed, or a delta on request.
 
-    `key` (32 bytes) encrypts and decrypts; `signing_key` (32 raw bytes, Ed25519) signs what is written; with `verify_key`
-    only bundles signed with its private key are read, and each tensor is compared with its signed hash.
+    `key` (32 bytes) encrypts and decrypts; `signing_key` (32 raw bytes, Ed25519) signs what is written; with
+    `verify_key` only bundles signed with its private key are read, and each tensor is compared with its signed hash.
     `base` makes a delta: see `base_bundle`. The same content gives the same bytes unless it is encrypted, because by
     default the creation time is the metadata's timestamp, and the bundle's id comes from its root.
     """

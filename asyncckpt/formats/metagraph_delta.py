@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.index import Index
@@ -38,11 +38,11 @@ class BaseReference(NamedTuple):
         return cls(int(bundle_id, 16), bytes.fromhex(root), file)
 
 
-def _is_hex(value: Json, digits: int) -> bool:
+def _is_hex(value: Json, digits: int) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) == digits and re.fullmatch("[0-9a-f]+", value) is not None
 
 
-def is_plain_name(value: Json) -> bool:
+def is_plain_name(value: Json) -> TypeGuard[str]:
     """Whether it names a file beside the bundle: no folders, nothing special."""
     return (
         isinstance(value, str)

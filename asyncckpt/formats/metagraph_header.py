@@ -135,7 +135,7 @@ def decode_header(data: memoryview) -> Header:
 
     Raises LayoutError, UnsupportedVersionError, ChecksumMismatchError, LimitExceededError.
     """
-    (magic, uuid, version, api, flags, reserved_flags, size, created, bundle_id, checksum, whole, count, base, *rest) = (
+    (magic, uuid, version, api, flags, more_flags, size, created, bundle_id, checksum, root, count, base, *rest) = (
         _HEADER.unpack(data)
     )  # fmt: skip
     if magic not in (MAGIC, OLD_MAGIC):
@@ -144,7 +144,7 @@ def decode_header(data: memoryview) -> Header:
         raise UnsupportedVersionError(
             f"the bundle has the format uuid {uuid.hex()}, this release reads {FORMAT_UUID.hex()} only"
         )
-    _require_known(version, api, flags, reserved_flags)
+    _require_known(version, api, flags, more_flags)
     expected = short_hash(hash_of(_blanked(data)))
     if checksum != expected:
         raise ChecksumMismatchError(
@@ -153,7 +153,7 @@ def decode_header(data: memoryview) -> Header:
     if count > MAX_SECTIONS:
         raise LimitExceededError(f"the bundle has {count} sections, at most {MAX_SECTIONS} are read")
     return Header(
-        flags, size, created, bundle_id, whole, count, base, magic, version, (api >> 16, api & 0xFFFF), tuple(rest)
+        flags, size, created, bundle_id, root, count, base, magic, version, (api >> 16, api & 0xFFFF), tuple(rest)
     )  # fmt: skip
 
 

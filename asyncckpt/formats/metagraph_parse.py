@@ -23,11 +23,12 @@ from asyncckpt.formats.index import (
     SourceInfo,
     StoredTensor,
 )
+from asyncckpt.formats.metagraph_bundle import Bundle
 from asyncckpt.formats.metagraph_codec import Codec
 from asyncckpt.formats.metagraph_delta import MAX_BASES, BaseReference
 from asyncckpt.formats.metagraph_hash import hash_of
 from asyncckpt.formats.metagraph_header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
-from asyncckpt.formats.metagraph_read import Bundle, Keys, read_bundle
+from asyncckpt.formats.metagraph_read import Keys, read_bundle
 from asyncckpt.formats.metagraph_sections import Entry, Frame, Node
 from asyncckpt.model.digests import Checksums
 from asyncckpt.model.metadata import Json, TensorMetadata
@@ -89,8 +90,7 @@ def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[Stored
     top = bundles[0]
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
     block = top.metadata.block
-    sizes = [node.tensor.size for node in top.nodes]
-    chunking = block.chunking(sizes) if block is not None else None
+    chunking = None if block is None else block.chunking([node.size for node in top.nodes])
     stored = []
     for number, node in enumerate(top.nodes):
         level = _level_of(node, nodes_below)
@@ -108,7 +108,7 @@ def _level_of(node: Node, nodes_below: Sequence[dict[bytes, Node]]) -> int:
     found, level = node, 0
     while found.in_base:
         below = nodes_below[level].get(node.id)
-        if below is None or below.hash != node.hash or below.tensor.size != node.tensor.size:
+        if below is None or below.hash != node.hash or below.size != node.size:
             raise LayoutError(f"tensor {node.tensor.name!r} is not in the base as the delta says")
         found, level = below, level + 1
     return level

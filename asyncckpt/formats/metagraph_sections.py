@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
@@ -54,6 +55,7 @@ class Node(NamedTuple):
     hash: bytes
     in_base: bool
     tensor: TensorMetadata
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class NodeTable:
 def decode_nodes(data: memoryview, count: int) -> list[Node]:
     """Raises FormatError subclasses."""
     _require_room(count * _NODE.size, data, "NODES")
-    nodes = []
+    nodes: list[Node] = []
     position = count * _NODE.size
     for node, digest, offset, name_size, dtype_size, rank, flags, _ in _NODE.iter_unpack(data[:position]):
         if rank > MAX_RANK:
@@ -105,7 +107,7 @@ def decode_nodes(data: memoryview, count: int) -> list[Node]:
         if flags & ~IN_BASE:
             raise LayoutError(f"node {len(nodes)} has the unknown flags {flags:#x}")
         tensor = _decode_tensor(data[position:end], rank, dtype_size, digest)
-        nodes.append(Node(node, digest, bool(flags & IN_BASE), tensor))
+        nodes.append(Node(node, digest, bool(flags & IN_BASE), tensor, _size_of(tensor)))
         position = aligned(end, _POOL_ALIGNMENT)
     if position != len(data):
         raise LayoutError(f"NODES has {len(data)} bytes, its {count} nodes need {position}")
@@ -118,12 +120,18 @@ def _decode_tensor(entry: memoryview, rank: int, dtype_size: int, digest: bytes)
     shape = struct.unpack_from(f"<{rank}Q", entry)
     name = decode_utf8(entry[dims + dtype_size :], "a tensor's name")
     dtype = decode_utf8(entry[dims : dims + dtype_size], f"the dtype of tensor {name!r}")
-    if any(dim >= _MAX_DIM for dim in shape):
+    if shape and max(shape) >= _MAX_DIM:
         raise LimitExceededError(f"tensor {name!r} has the shape {list(shape)}")
-    tensor = TensorMetadata(name, dtype, shape, checksum=checksum_text(digest))
-    if tensor.size >= _MAX_DIM:
-        raise LimitExceededError(f"tensor {name!r} of shape {list(shape)} is larger than any file")
-    return tensor
+    return TensorMetadata(name, dtype, shape, checksum=checksum_text(digest))
+
+
+def _size_of(tensor: TensorMetadata) -> int:
+    size = tensor.size
+    if size >= _MAX_DIM:
+        raise LimitExceededError(
+            f"tensor {tensor.name!r} of shape {list(tensor.shape)} is larger than any file"
+        )
+    return size
 
 
 def _check_names(nodes: Sequence[Node]) -> None:
@@ -236,7 +244,7 @@ def decode_index(data: memoryview, count: int) -> tuple[list[Entry], list[Frame]
         raise LayoutError(f"INDEX has {len(data) - end} bytes behind its entries, no whole number of frames")
     entries = [Entry(*row) for row in _ENTRY.iter_unpack(data[:end])]
     frames = [Frame(*row) for row in _FRAME.iter_unpack(data[end:])]
-    if any(a.id >= b.id for a, b in zip(entries, entries[1:], strict=False)):
+    if any(a.id >= b.id for a, b in pairwise(entries)):
         raise LayoutError("the entries of INDEX are not in ascending order")
     return entries, frames
 

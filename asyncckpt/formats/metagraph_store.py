@@ -47,8 +47,9 @@ def hash_store(payloads: Sequence[Payload], start: int, read: TensorBytes) -> tu
 
 @dataclass(slots=True)
 class StoreStream:
-    """Makes a STORE whose size is not known before. `known` are the base's hashes of the tensors, None where it has none.
+    """Makes a STORE whose size is not known before.
 
+    `known` are the base's hashes of the tensors, None where it has none.
     When `chunks` is through, the other fields say what was made.
     """
 

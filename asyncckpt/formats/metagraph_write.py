@@ -146,7 +146,7 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
             SectionType.EDGES: edges,
             SectionType.INDEX: encode_index(entries),
         }
-        section_hashes = {number: hash_of(data) for number, data in tables.items()}
+        section_hashes: dict[int, bytes] = {number: hash_of(data) for number, data in tables.items()}
         section_hashes[SectionType.STORE] = store_hash
         tables[SectionType.METADATA] = text.render(section_hashes, digests.checksums)
         section_hashes[SectionType.METADATA] = hash_of(tables[SectionType.METADATA])

@@ -16,12 +16,11 @@ tensor is aligned to its items although no gap is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from asyncckpt.errors import (
-    ChecksumMismatchError,
     LayoutError,
     LimitExceededError,
     TruncatedError,
@@ -37,6 +36,7 @@ from asyncckpt.formats.arrangement import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_U64, load_json
 from asyncckpt.formats.block import Block, dump_json, seal
+from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
 from asyncckpt.model.digests import Chunking
@@ -49,9 +49,6 @@ MAX_RANK = 64
 ALIGNMENT = 64
 FIRST_READ_BYTES = 128 * 1024
 METADATA_KEY = "__metadata__"
-BLOCK_KEY = "asyncckpt"
-BLOCK_MARK = b'{\\"block\\":'
-"""How a block begins when it stands in a JSON string."""
 
 _DTYPES = {
     "BOOL": "bool",
@@ -312,34 +309,6 @@ def _decode_dtype(name: str, tag: Json) -> str:
             f"tensor {name!r} is {tag}, packed in {_PACKED[tag]} bits an item, which no array here can hold"
         )
     raise UnsupportedDtypeError(f"tensor {name!r} has the unknown dtype {str(tag)[:40]!r}")
-
-
-def decode_block(value: Json, raw: memoryview) -> Block | None:
-    """The block that stands as a string in the JSON of `raw`, the file's first bytes; None for a foreign file.
-
-    Raises LayoutError when it is malformed or has lost its name.
-    """
-    if value is None:
-        if bytes(raw).find(BLOCK_MARK) >= 0:
-            raise LayoutError(f"the header is damaged: it has an asyncckpt block, but not as {BLOCK_KEY!r}")
-        return None
-    if not isinstance(value, str) or not value.isascii():
-        raise LayoutError(f"the entry {BLOCK_KEY!r} is not an asyncckpt block")
-    return Block.decode(load_json(value.encode("ascii"), "the asyncckpt block"))
-
-
-def check_block(block: Block, raw: memoryview, payloads: Iterable[tuple[int, int]], *, size: int) -> None:
-    """Compare the block with the header it came from. Raises ChecksumMismatchError.
-
-    Programs that copy the metadata of one file into another are common enough for a hint.
-    """
-    try:
-        block.check_outside([(0, raw)], payloads, size=size)
-    except ChecksumMismatchError as error:
-        raise ChecksumMismatchError(
-            f"{error} (if another program copied its metadata here, remove the entry {BLOCK_KEY!r} to load the "
-            "tensors unverified)"
-        ) from None
 
 
 # -- the class -------------------------------------------------------------------------------------------------

@@ -70,7 +70,8 @@ def plan_files(content: Content, name: str, options: SdnbOptions) -> list[FilePl
     """One file, or a set of which shard 0 is the last. Raises LayoutError, LimitExceededError."""
     chunking = Chunking.for_sizes(t.size for t in content.tensors)
     inline = _choose_inline(chunking.sizes, options)
-    planner = _Planner(content, chunking, inline, options, graph_metadata(content.metadata, options.clock))
+    texts = graph_metadata(content.metadata, options.clock)
+    planner = _Planner(content, chunking, inline, options, texts, SetChecksums(chunking))
     groups = assign_shards(chunking.sizes, shards=options.shards, limit_bytes=options.shard_limit_bytes)
     if groups is None:
         return [planner.single(name)]
@@ -108,6 +109,22 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
+class SetChecksums:
+    """The checksums of a set, noted as its files are finished: shard 0, the last one, has those of all others."""
+
+    def __init__(self, chunking: Chunking) -> None:
+        self._chunking = chunking
+        self._checksums = np.zeros(chunking.count, np.uint32)
+        self._noted: set[int] = set()
+
+    def note(self, tensor: int, checksums: Checksums) -> None:
+        self._chunking.of_tensor(tensor, self._checksums)[:] = checksums
+        self._noted.add(tensor)
+
+    def of_tensor(self, tensor: int) -> Checksums | None:
+        return self._chunking.of_tensor(tensor, self._checksums) if tensor in self._noted else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Planner:
     """What the plans of one checkpoint share."""
@@ -117,6 +134,7 @@ class _Planner:
     inline: frozenset[int]
     options: SdnbOptions
     metadata: dict[str, str]
+    noted: SetChecksums
 
     def single(self, name: str) -> FilePlan:
         everything = range(len(self.content.tensors))
@@ -176,7 +194,7 @@ class _Planner:
         block_start = HEADER_BYTES + graph.last_value
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-            checksums = self._with_inline(digests.checksums, listed, read)
+            checksums = self._checksums(digests.checksums, listed, stored, read)
             head = bytearray(header + graph.data)
             for number, at in holes:
                 head[at : at + self.chunking.sizes[number]] = read(number, 0, self.chunking.sizes[number])
@@ -187,15 +205,20 @@ class _Planner:
         late = (ByteRange(0, len(header) + len(graph.data)), ByteRange(layout.arrays_end, size))
         return FilePlan(name, size, layout.payloads, late, self.chunking, finish)
 
-    def _with_inline(self, checksums: Checksums, listed: Sequence[int], read: TensorBytes) -> Checksums:
-        """The checksums of the listed tensors; inline ones are no payload, so nobody else has hashed them."""
+    def _checksums(
+        self, checksums: Checksums, listed: Sequence[int], stored: frozenset[int], read: TensorBytes
+    ) -> Checksums:
+        """The checksums of the listed tensors. Inline ones are no payload, so nobody else has hashed them."""
         parts = [np.zeros(0, np.uint32)]
         for number in listed:
             own = self.chunking.of_tensor(number, checksums)
             if number in self.inline:
-                size = self.chunking.sizes[number]
-                pieces = self.chunking.pieces(number, 0, size)
+                pieces = self.chunking.pieces(number, 0, self.chunking.sizes[number])
                 own = np.array([crc32c(read(number, start, end)) for _, start, end in pieces], np.uint32)
+            elif number not in stored and (noted := self.noted.of_tensor(number)) is not None:
+                own = noted
+            if number in stored:
+                self.noted.note(number, own)
             parts.append(own)
         return np.concatenate(parts)
 

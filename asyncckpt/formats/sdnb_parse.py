@@ -370,6 +370,7 @@ def _index(
         tree=leader.block.tree if leader.block else None,
         warnings=tuple(collector.warnings),
         files=tuple(collector.files),
+        structure=_structure(files) if leader.block else None,
         details=_details(files),
     )
 
@@ -406,6 +407,10 @@ def _check_files(files: Sequence[SdnbFile], tensors: Sequence[StoredTensor]) -> 
         missing = next((t.name for t in tensors if t.absent is not None), None)
         if missing is not None:
             raise LayoutError(f"no shard of the set holds the variable {missing!r}")
+
+
+def _structure(files: Sequence[SdnbFile]) -> tuple[Extent, ...]:
+    return tuple(Extent(start, len(data), file.number) for file in files for start, data in file.regions)
 
 
 def _block_metadata(block: Block, tensors: Sequence[StoredTensor]) -> CheckpointMetadata:

@@ -44,21 +44,19 @@ from asyncckpt.formats.sdnb_header import ALIGNMENT, SdnbOptions
 from asyncckpt.formats.sdnb_parse import parse_source
 from asyncckpt.formats.sdnb_shards import ShardName
 from asyncckpt.formats.sdz_entries import EntrySource, FramedEntry, StoredEntry, open_inflated
-from asyncckpt.formats.sdz_frames import FRAMES_EXTRA, encode_record, has_frames, pointer, read_record
+from asyncckpt.formats.sdz_frames import FramePointer, FrameSizes, encode_record, read_record
+from asyncckpt.formats.sdz_seal import entry_header, entry_trailer, is_sealed, seal_digests, sealed_directory
 from asyncckpt.formats.zip_archive import (
     DEFLATED,
     DESCRIPTOR_FLAG,
     MAGIC,
     STORED,
+    Archive,
     ZipEntry,
     ZipLimits,
-    aligned_extra,
-    central_directory,
-    data_descriptor,
-    local_header,
-    read_entries,
+    read_archive,
 )
-from asyncckpt.model.digests import Buffer, crc32_combine
+from asyncckpt.model.digests import Buffer, crc32_combine, crc32c
 from asyncckpt.model.metadata import now
 from asyncckpt.model.ranges import ByteRange
 
@@ -85,15 +83,11 @@ class _Placed(NamedTuple):
     header_offset: int
     data_offset: int
 
-    def entry(self, crc32: int) -> ZipEntry:
+    def entry(self, crc32: int = 0) -> ZipEntry:
         size = self.plan.size
         return ZipEntry(
             self.plan.name, STORED, crc32, size, size, self.header_offset, data_offset=self.data_offset
         )
-
-    def header(self, crc32: int) -> bytes:
-        bare = local_header(self.entry(crc32))
-        return local_header(self.entry(crc32), extra=aligned_extra(self.header_offset + len(bare), ALIGNMENT))
 
 
 def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
@@ -101,7 +95,7 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
     placed = []
     position = 0
     for plan in plans:
-        header_bytes = len(_Placed(plan, position, 0).header(0))
+        header_bytes = len(entry_header(_Placed(plan, position, 0).entry()))
         placed.append(_Placed(plan, position, position + header_bytes))
         position += header_bytes + plan.size
     payloads: list[Payload] = []
@@ -111,8 +105,7 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
         payloads += (replace(p, offset=p.offset + at) for p in item.plan.payloads)
         late.append(ByteRange(item.header_offset, at))
         late += (ByteRange(r.start + at, r.end + at) for r in item.plan.late)
-    tail_bytes = len(central_directory([item.entry(0) for item in placed], position))
-    size = position + tail_bytes
+    size = position + len(sealed_directory([item.entry() for item in placed], position))
     late.append(ByteRange(position, size))
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
@@ -121,9 +114,9 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
         for item in placed:
             inner = item.plan.finish(digests, read)
             crc = file_crc32(item.plan, inner, digests.crc32)
-            regions += [item.header(crc), *inner]
             entries.append(item.entry(crc))
-        return [*regions, central_directory(entries, position)]
+            regions += [entry_header(entries[-1]), *inner]
+        return [*regions, sealed_directory(entries, position)]
 
     return FilePlan(name, size, tuple(payloads), tuple(late), plans[0].chunking, finish, needs_crc32=True)
 
@@ -220,38 +213,37 @@ def deflated_archive(
     digests = digest_content(plans[0].chunking, read)
     entries: list[ZipEntry] = []
     tables: list[list[tuple[int, int]]] = []
+    sums: list[int] = []
     position = 0
     for plan in plans:
         late = plan.finish(digests, read)
         # Whether the sizes need 64 bits is decided by the raw size: it is known before the data is.
         open_entry = ZipEntry(plan.name, DEFLATED, 0, 0, plan.size, position, DESCRIPTOR_FLAG)
-        header = local_header(open_entry)
+        header = entry_header(open_entry)
         yield header
         table: list[tuple[int, int]] = []
-        crc = compressed = 0
+        crc = compressed = total = 0
         made = compress_frames(_frame_views(plan, late, read), level=level, threads=threads)
         try:
             for frame in made:
                 table.append((frame.raw_bytes, len(frame.data)))
                 crc = crc32_combine(crc, frame.crc32, frame.raw_bytes)
                 compressed += len(frame.data)
+                total = crc32c(frame.data, total)
                 yield frame.data
         finally:
             made.close()  # type: ignore[attr-defined]
         compressed += len(EMPTY_STREAM)
         entry = replace(open_entry, crc32=crc, compressed=compressed, data_offset=position + len(header))
-        descriptor = data_descriptor(entry)
-        yield EMPTY_STREAM + descriptor
-        position = entry.end + len(descriptor)
+        trailer = entry_trailer(entry)
+        yield EMPTY_STREAM + trailer
+        position = entry.end + len(trailer)
         entries.append(entry)
+        sums.append(crc32c(EMPTY_STREAM, total))
         tables.append(table)
     record = encode_record(tables)
     yield record
-    pointed = [
-        replace(entry, extra={FRAMES_EXTRA: pointer(position, len(record), number)})
-        for number, entry in enumerate(entries)
-    ]
-    yield central_directory(pointed, position + len(record))
+    yield sealed_directory(entries, position + len(record), record_bytes=len(record), sums=sums)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------
@@ -270,11 +262,14 @@ def parse_archive(source: SourceInfo, options: SdzOptions) -> ParseSteps:
     start = yield Need(0, len(MAGIC))
     if bytes(start) != MAGIC:
         raise LayoutError(f"not an SDZ file: it begins with {bytes(start).hex(' ')}")
-    entries = yield from read_entries(source, options.limits)
-    leader = choose_leader(entries)
-    sources = yield from _open_entries(entries, leader, source.size, options.limits)
+    archive = yield from read_archive(source, options.limits)
+    sealed = seal_digests(archive) if is_sealed(archive) else None
+    leader = choose_leader(archive.entries)
+    sources = yield from _open_entries(archive, leader, options.limits)
     index = yield from _parse_inner(sources, leader, options.inner)
-    return _archive_index(index, sources, leader, entries)
+    own = (digest for entry in sources.values() for digest in entry.digests())
+    digests = tuple(own) if sealed is None else sealed
+    return replace(_archive_index(index, sources, leader, archive.entries), digests=digests)
 
 
 def choose_leader(entries: dict[str, ZipEntry]) -> str:
@@ -297,24 +292,24 @@ def choose_leader(entries: dict[str, ZipEntry]) -> str:
 
 
 def _open_entries(
-    entries: dict[str, ZipEntry], leader: str, size: int, limits: ZipLimits
+    archive: Archive, leader: str, limits: ZipLimits
 ) -> Generator[Need, memoryview, dict[str, EntrySource]]:
     wanted = ShardName.parse(leader)
     names = [leader] if wanted is None else [wanted.shard(i) for i in range(wanted.count)]
     sources: dict[str, EntrySource] = {}
-    tables = None
+    tables: list[FrameSizes] | None = None
     inflated = 0
     for name in names:
-        entry = entries[name]
+        entry = archive.entries[name]
+        pointer = FramePointer.of(entry)
         if entry.method == STORED:
             sources[name] = StoredEntry(entry)
-        elif has_frames(entry):
+        elif pointer is not None:
             if tables is None:
-                tables = yield from read_record(entry, size)
-            number = tables[1] + len(sources)
-            if number >= len(tables[0]):
+                tables = yield from read_record(pointer, archive.directory_offset)
+            if pointer.number >= len(tables):
                 raise LayoutError(f"the frame record has no frames of {name!r}")
-            sources[name] = FramedEntry(entry, tables[0][number], limits)
+            sources[name] = FramedEntry(entry, tables[pointer.number], limits)
         else:
             sources[name] = yield from open_inflated(entry, limits, inflated)
             inflated += entry.size
@@ -362,7 +357,7 @@ def _archive_index(
         format=SdzFormat.name,
         tensors=tuple(tensors),
         files=("",),
-        digests=tuple(digest for entry in sources.values() for digest in entry.digests()),
+        structure=None,
         details={"entries": listed, "inner": dict(index.details)},
     )
 

@@ -18,6 +18,7 @@ from asyncckpt.errors import ChecksumMismatchError, LayoutError
 from asyncckpt.formats.deflate import EMPTY_STREAM, Inflater, inflate_frame
 from asyncckpt.formats.index import Extent, Frames, Need, RegionDigest, StoredTensor, need_exactly
 from asyncckpt.formats.sdz_frames import FrameSizes
+from asyncckpt.formats.sdz_seal import entry_digest
 from asyncckpt.formats.zip_archive import ZipEntry, ZipLimits
 
 _PIECE = 8 << 20
@@ -64,9 +65,7 @@ class StoredEntry(EntrySource):
         return replace(tensor, extents=moved(tensor.extents))
 
     def digests(self) -> tuple[RegionDigest, ...]:
-        extent = Extent(self.entry.data_offset, self.entry.size)
-        expected = self.entry.crc32.to_bytes(4, "big")
-        return (RegionDigest(f"the entry {self.entry.name!r}", "crc32", extent, expected),)
+        return (entry_digest(self.entry),)
 
 
 class _Kept(EntrySource):
@@ -208,7 +207,7 @@ class FramedEntry(_Kept):
 
         def decode(number: int, stored: bytes) -> bytes:
             wanted = min(step, extent.size - number * step)
-            return inflate_frame(stored, sizes[number], what)[:wanted]
+            return inflate_frame(stored, sizes[number], what, padding=sizes[number] - wanted)
 
         base = self.entry.data_offset
         stored = zip(self._frames.stored_start[first:last], self._frames.stored[first:last], strict=True)

@@ -15,7 +15,8 @@ per entry    4       number of frames, then for each: u32 raw bytes, u32 stored 
 checksum     4       CRC32C of all since the magic
 ============ ======= =========================================================
 
-The extra field 0x4B41 has u64 offset of the record, u32 its length in all, u32 the entry's number in it.
+The extra field 0x4B41 of a central record has u64 offset of the record, u32 its length in all, u32 the entry's
+number in it, u32 the CRC32C of the entry's bytes as stored. STORED entries have it too, with no record.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_FRAME_BYTES = 1 << 30
 _MAGIC = b"ACKPTFRM"
 _VERSION = 1
 _HEAD = struct.Struct("<4sI8sII")
-_POINTER = struct.Struct("<QII")
+_POINTER = struct.Struct("<QIII")
 
 
 class FrameSizes(NamedTuple):
@@ -66,21 +67,32 @@ def encode_record(entries: Sequence[Sequence[tuple[int, int]]]) -> bytes:
     return ARCHIVE_EXTRA_SIGNATURE + LE_U32.pack(len(data)) + data
 
 
-def pointer(offset: int, length: int, number: int) -> bytes:
-    return _POINTER.pack(offset, length, number)
+class FramePointer(NamedTuple):
+    """Our own extra field of a central record."""
+
+    record_offset: int
+    record_bytes: int
+    number: int
+    crc32c: int
+
+    def encode(self) -> bytes:
+        return _POINTER.pack(*self)
+
+    @classmethod
+    def of(cls, entry: ZipEntry) -> FramePointer | None:
+        """The field of an entry that we wrote; None for any other. Raises LayoutError."""
+        data = entry.extra.get(FRAMES_EXTRA)
+        if data is None:
+            return None
+        if len(data) != _POINTER.size:
+            raise LayoutError(f"the frame pointer of {entry.name!r} has {len(data)} bytes")
+        return cls(*_POINTER.unpack(data))
 
 
-def has_frames(entry: ZipEntry) -> bool:
-    return FRAMES_EXTRA in entry.extra
-
-
-def read_record(entry: ZipEntry, size: int) -> Generator[Need, memoryview, tuple[list[FrameSizes], int]]:
-    """The frames of all entries, and this entry's number among them. Raises FormatError subclasses."""
-    field = entry.extra[FRAMES_EXTRA]
-    if len(field) != _POINTER.size:
-        raise LayoutError(f"the frame pointer of {entry.name!r} has {len(field)} bytes")
-    offset, length, number = _POINTER.unpack(field)
-    if length < _HEAD.size + 4 or offset + length > size:
+def read_record(pointer: FramePointer, archive_bytes: int) -> Generator[Need, memoryview, list[FrameSizes]]:
+    """The frames of all entries. Raises FormatError subclasses."""
+    offset, length = pointer.record_offset, pointer.record_bytes
+    if length < _HEAD.size + 4 or offset + length > archive_bytes:
         raise LayoutError(f"the frame record can't have {length} bytes at {offset}")
     record = yield from need_exactly(offset, length, "the frame record")
     signature, inner_length, magic, version, count = _HEAD.unpack(record[: _HEAD.size])
@@ -90,9 +102,9 @@ def read_record(entry: ZipEntry, size: int) -> Generator[Need, memoryview, tuple
         raise ChecksumMismatchError("the frame record of the archive is damaged")
     cursor = Cursor(record[:-4], _HEAD.size, what="the frame record")
     tables = [_frames(cursor) for _ in range(min(count, cursor.remaining // 4))]
-    if len(tables) != count or cursor.remaining or number >= count:
+    if len(tables) != count or cursor.remaining:
         raise LayoutError("the frame record has another number of entries than it says")
-    return tables, number
+    return tables
 
 
 def _frames(cursor: Cursor) -> FrameSizes:

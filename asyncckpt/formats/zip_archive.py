@@ -143,7 +143,7 @@ def data_descriptor(entry: ZipEntry) -> bytes:
     return _DESCRIPTOR_SIGNATURE + struct.pack("<I", entry.crc32) + sizes
 
 
-def central_directory(entries: Sequence[ZipEntry], offset: int) -> bytes:
+def central_directory(entries: Sequence[ZipEntry], offset: int, *, comment: bytes = b"") -> bytes:
     """The central directory and the end records, to be stored at `offset`."""
     directory = b"".join(map(_central_record, entries))
     count = len(entries)
@@ -158,9 +158,11 @@ def central_directory(entries: Sequence[ZipEntry], offset: int) -> bytes:
         directory
         + records
         + _END.pack(
-            _END_SIGNATURE, 0, 0, small, small, min(len(directory), LIMIT_32), min(offset, LIMIT_32), 0
+            _END_SIGNATURE, 0, 0, small, small, min(len(directory), LIMIT_32), min(offset, LIMIT_32),
+            len(comment),
         )
-    )
+        + comment
+    )  # fmt: skip
 
 
 def _central_record(entry: ZipEntry) -> bytes:
@@ -183,14 +185,28 @@ def _central_record(entry: ZipEntry) -> bytes:
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def read_entries(source: SourceInfo, limits: ZipLimits) -> Generator[Need, memoryview, dict[str, ZipEntry]]:
-    """The entries of an archive, by name, with the places of their bytes. Raises FormatError subclasses."""
-    offset, size, count = yield from _find_directory(source)
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What an archive's central directory says: the entries by name, with the places of their bytes.
+
+    `tail` is all of the archive from `directory_offset` on.
+    """
+
+    entries: dict[str, ZipEntry]
+    directory_offset: int
+    tail: memoryview
+    comment: bytes
+
+
+def read_archive(source: SourceInfo, limits: ZipLimits) -> Generator[Need, memoryview, Archive]:
+    """Raises FormatError subclasses."""
+    offset, size, count, comment = yield from _find_directory(source)
     if count > limits.max_entries:
         raise LimitExceededError(f"the archive has {count} entries, at most {limits.max_entries} are read")
     if count * _CENTRAL.size > size:
         raise LayoutError(f"the central directory says {count} entries, its {size} bytes can't hold them")
-    directory = yield from need_exactly(offset, size, "the central directory")
+    tail = yield from need_exactly(offset, source.size - offset, "the central directory")
+    directory = tail[:size]
     cursor = Cursor(directory, what="the central directory")
     entries: dict[str, ZipEntry] = {}
     for _ in range(count):
@@ -204,11 +220,11 @@ def read_entries(source: SourceInfo, limits: ZipLimits) -> Generator[Need, memor
     for (_, end, first), (start, _, second) in pairwise(places):
         if start < end:
             raise LayoutError(f"the entries {first!r} and {second!r} overlap at byte {start}")
-    return entries
+    return Archive(entries, offset, tail, comment)
 
 
-def _find_directory(source: SourceInfo) -> Generator[Need, memoryview, tuple[int, int, int]]:
-    """Offset, size and number of records of the central directory."""
+def _find_directory(source: SourceInfo) -> Generator[Need, memoryview, tuple[int, int, int, bytes]]:
+    """Offset, size and number of records of the central directory, and the archive's comment."""
     tail_start = max(0, source.size - _TAIL_BYTES)
     tail = yield Need(tail_start, source.size - tail_start)
     data = bytes(tail)
@@ -238,7 +254,7 @@ def _find_directory(source: SourceInfo) -> Generator[Need, memoryview, tuple[int
         raise LayoutError("the archive is spread over several disks, which is not read")
     if offset + size != end:
         raise LayoutError(f"the central directory ends at {offset + size}, the end record begins at {end}")
-    return offset, size, count
+    return offset, size, count, data[position + _END.size :]
 
 
 def _central_entry(cursor: Cursor) -> ZipEntry:

@@ -35,7 +35,10 @@ class MemoryStorage(ICheckpointStorage):
 
     capabilities = Capabilities(server_copy=True)
 
-    def __init__(self, *, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(
+        self, *, part_bytes: int = DEFAULT_PART_BYTES, clock: Callable[[], datetime] = _utc_now
+    ) -> None:
+        self._part_bytes = part_bytes
         self._objects: dict[str, _Stored] = {}
         self._unfinished: set[_MemoryWriter] = set()
         self._versions = itertools.count(1)
@@ -69,7 +72,7 @@ class MemoryStorage(ICheckpointStorage):
         await asyncio.sleep(0)
         self._refuse_taken(key, exclusive=exclusive)
         writer = _MemoryWriter(
-            self, key, exclusive=exclusive, part_bytes=part_bytes or DEFAULT_PART_BYTES, write_id=write_id
+            self, key, exclusive=exclusive, part_bytes=part_bytes or self._part_bytes, write_id=write_id
         )
         self._unfinished.add(writer)
         return writer

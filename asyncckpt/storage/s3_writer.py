@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from asyncckpt._aio import run_shielded
+from asyncckpt._aio import ShieldTimeoutError, shield
 from asyncckpt.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
@@ -32,6 +32,8 @@ from asyncckpt.storage.s3_objects import (
 )
 from asyncckpt.storage.s3_plan import MAX_PARTS
 from asyncckpt.storage.s3_reader import open_s3_reader
+from asyncckpt.storage.s3_uploads import remove_lost_uploads, remove_upload
+from asyncckpt.storage.transfer import NEVER_SENT
 
 _logger = logging.getLogger("asyncckpt")
 # Of a copy on the server; anything else means that this server can't do it.
@@ -43,8 +45,7 @@ _FINAL = (
     UnavailableError,
     UploadGoneError,
 )
-_ABORT_ROUNDS = 5
-_ABORT_PAUSE_SECONDS = 0.05
+_ABORT_SECONDS = CLEANUP_TIMEOUT - 5.0
 
 
 class S3Writer(ObjectWriter):
@@ -183,23 +184,44 @@ class S3Writer(ObjectWriter):
                 raise StorageError(f"the writer of {self._target.key!r} is closed")
             if self._upload_id is None:
                 # Cancelled in the middle, an upload would exist that nobody knows the id of.
-                await run_shielded(self._create(), timeout=CLEANUP_TIMEOUT)
-        assert self._upload_id is not None
-        return self._upload_id
+                created = await shield(self._create(), timeout=CLEANUP_TIMEOUT)
+                created.raise_if_cancelled()
+                if isinstance(created.error, ShieldTimeoutError):
+                    raise StorageTimeoutError(
+                        f"{self._target.what('starting the upload of')}: no answer within {CLEANUP_TIMEOUT:.0f} s"
+                    )
+                self._upload_id = created.result()
+            return self._upload_id
 
-    async def _create(self) -> None:
+    async def _create(self) -> str:
         what = self._target.what("starting the upload of")
-        answer = await self._session.retrying(
-            lambda: self._session.call(
-                "create_multipart_upload",
-                what,
-                Key=self._target.full_key,
-                ChecksumAlgorithm="CRC32C",
-                Metadata=self._session.metadata(WRITE_ID_NAME, self.write_id),
-            ),
-            what,
-        )
-        self._upload_id = answer["UploadId"]
+        begun = asyncio.get_running_loop().time()
+        lost = False
+
+        async def attempt() -> dict[str, Any]:
+            nonlocal lost
+            try:
+                return await self._session.call(
+                    "create_multipart_upload",
+                    what,
+                    Key=self._target.full_key,
+                    ChecksumAlgorithm="CRC32C",
+                    Metadata=self._session.metadata(WRITE_ID_NAME, self.write_id),
+                )
+            except NEVER_SENT:
+                raise
+            except (UnavailableError, StorageTimeoutError, asyncio.CancelledError):
+                lost = True
+                raise
+
+        try:
+            answer = await self._session.retrying(attempt, what)
+            self._upload_id = str(answer["UploadId"])
+            return self._upload_id
+        finally:
+            if lost:
+                age = asyncio.get_running_loop().time() - begun
+                await remove_lost_uploads(self._target, keep=self._upload_id, age=age)
 
     async def commit(self) -> ObjectInfo:
         """Complete the upload. Raises ObjectExistsError, OutcomeUnknownError, StorageError's children."""
@@ -228,47 +250,20 @@ class S3Writer(ObjectWriter):
         return info
 
     async def abort(self) -> None:
-        """Remove the upload and all its parts; what is still being sent is waited for, and removed too."""
+        """Remove the upload and all its parts; what is still being sent is waited for, and removed too.
+
+        Raises nothing, because the failure that led here is the one to hear of: what can't be removed is logged.
+        """
         self._closed = True
-        async with self._creating:
-            upload_id = self._upload_id
-        if upload_id is None:
-            return
-        await self._abort_upload(upload_id)
-        # A part that was on its way can still arrive after the abort: look until the server has forgotten all.
-        await self._idle.wait()
-        for _ in range(_ABORT_ROUNDS):
-            if not await self._is_known(upload_id):
-                self._upload_id = None
-                return
-            await self._abort_upload(upload_id)
-            await asyncio.sleep(_ABORT_PAUSE_SECONDS)
-        _logger.warning(
-            "%s: the server still lists it after %d aborts", self._target.what("upload of"), _ABORT_ROUNDS
-        )
-
-    async def _abort_upload(self, upload_id: str) -> None:
-        what = self._target.what("aborting the upload of")
         try:
-            await self._session.retrying(
-                lambda: self._session.call(
-                    "abort_multipart_upload", what, Key=self._target.full_key, UploadId=upload_id
-                ),
-                what,
+            async with asyncio.timeout(_ABORT_SECONDS), self._creating:
+                if self._upload_id is not None:
+                    await remove_upload(self._target, self._upload_id, idle=self._idle)
+                    self._upload_id = None
+        except (StorageError, TimeoutError) as error:
+            _logger.warning(
+                "%s: upload %s may be left behind: %s",
+                self._target.what("aborting the upload of"),
+                self._upload_id,
+                error,
             )
-        except (UploadGoneError, ObjectNotFoundError):
-            return
-
-    async def _is_known(self, upload_id: str) -> bool:
-        what = self._target.what("looking for the upload of")
-        try:
-            await self._session.retrying(
-                lambda: self._session.call(
-                    "list_parts", what, Key=self._target.full_key, UploadId=upload_id, MaxParts=1
-                ),
-                what,
-            )
-        except (UploadGoneError, ObjectNotFoundError, AccessDeniedError):
-            # Listing parts is a permission of its own; without it the server's word for the abort must do.
-            return False
-        return True

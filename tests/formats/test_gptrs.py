@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from asyncckpt.errors import (
     UnsupportedDtypeError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats import gptrs, gptrs_ids
+from asyncckpt.formats import gptrs
 from asyncckpt.formats.base import ICheckpointFormat, content_of
 from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.gptrs_ids import LazyParams, base_param_id, new_namespace, param_key
@@ -112,7 +113,6 @@ def test_samples_have_the_right_values(name: str) -> None:
     assert_identical(state_files.arrays_of(index, data), SAMPLES[name])
     assert (index.format, index.version, index.tree, index.structure) == (fmt.name, "2", None, None)
     assert all(stored.checksums is None for stored in index.tensors)
-    assert {t.name: t.data for t in ()} == {}
     independent = gptrs_reader.read(data)
     assert {n: t.data for n, t in independent.tensors.items()} == {
         n: a.tobytes() for n, a in SAMPLES[name].items()
@@ -365,7 +365,7 @@ def test_version_1_cut_extended_or_lying_is_refused() -> None:
     with pytest.raises(LayoutError, match="1 bytes are left over"):
         state_files.parse(TENSORS, data + b"\0")
     for value in HOSTILE_NUMBERS:
-        for at, layout in ((12, "<I"), (16, "<I"), (21, "<I"), (25, "<Q"), (33, "<I"), (38, "<Q")):
+        for at, layout in ((12, "<I"), (16, "<I"), (21, "<I"), (25, "<Q"), (38, "<Q")):
             damaged = with_number(data, at, layout, value)
             assert damaged == data or outcome(lambda d: state_files.read_all(TENSORS, d), damaged) is None, (
                 at,
@@ -560,7 +560,7 @@ def test_ids_that_can_t_be_are_refused() -> None:
 
 
 def test_without_blake3_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gptrs_ids.__dict__["__builtins__"], "__import__", _without_blake3)
+    monkeypatch.setitem(sys.modules, "blake3", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[gptrs\]'"):
         CHECKPOINT.plan(
             content_of([ShardData.from_arrays(SMALLEST_STATE)], CheckpointMetadata())[0], name="x"
@@ -574,12 +574,6 @@ def test_without_blake3_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -
         == 1
     )
     assert set(state_files.decode(CHECKPOINT, sample("noncontig_transposed.gptrschk"))) == {"t"}
-
-
-def _without_blake3(name: str, *args: Any, _real: Any = __import__, **kwargs: Any) -> Any:
-    if name == "blake3":
-        raise ImportError(name)
-    return _real(name, *args, **kwargs)
 
 
 class FakeCheckpoint:

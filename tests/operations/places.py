@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.factory import open_storage
+from asyncckpt.storage.gcs import GcsStorage
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.storage.s3 import S3Storage
+
+SMALL_PART_BYTES = 256 * 1024
+S3_PART_BYTES = 5 * 1024 * 1024
 
 EVERYWHERE = [
     "memory",
@@ -36,27 +40,28 @@ class Medium:
 
 @asynccontextmanager
 async def open_medium(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Medium]:
-    """One of the storages by name, with throw-away data."""
+    """One of the storages by name, with throw-away data and parts as small as it takes them."""
     if kind == "memory":
-        memory = MemoryStorage()
+        memory = MemoryStorage(part_bytes=SMALL_PART_BYTES)
         yield Medium(memory, lambda: memory.unfinished, True)
     elif kind == "local":
         root = tmp_path / "store"
         root.mkdir()
-        async with LocalStorage(root) as local:
+        async with LocalStorage(root, part_bytes=SMALL_PART_BYTES) as local:
             yield Medium(local, lambda: _temporary_files(root), True)
     elif kind == "minio":
         bucket = request.getfixturevalue("minio_bucket")
-        async with open_storage(bucket.url, storage_options=bucket.storage_options) as storage:
+        async with S3Storage(
+            bucket.name, storage_options=bucket.storage_options, part_bytes=S3_PART_BYTES
+        ) as storage:
             yield Medium(storage, lambda: [str(upload) for upload in bucket.uploads()], False)
     else:
         bucket = request.getfixturevalue("gcs_bucket")
-        async with open_storage(bucket.url, storage_options=bucket.storage_options) as storage:
-            yield Medium(storage, list, False)
+        async with GcsStorage(
+            bucket.name, storage_options=bucket.storage_options, part_bytes=SMALL_PART_BYTES
+        ) as gcs:
+            yield Medium(gcs, list, False)
 
 
 def _temporary_files(root: Path) -> list[str]:
     return [str(path) for path in root.rglob("*") if path.is_file() and path.name.startswith(".")]
-
-
-Check = Callable[[], Awaitable[None]]

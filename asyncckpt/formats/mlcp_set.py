@@ -1,0 +1,360 @@
+"""The companions of MLCP: one `.shard` file for each shard, and the `.metadata.json` that names them.
+
+`{prefix}_shard_{rank}.shard`, little-endian:
+
+=============== ======= ==========================================================================
+part            bytes   content
+=============== ======= ==========================================================================
+magic           4       52 41 48 53 ("RAHS", the Int32 0x53484152)
+rank            4       Int32
+checksum length 4       Int32, 64
+checksum        64      SHA-256 of the data, lower-case hex
+tensor count    4       Int32
+data length     4       Int32
+data            n       the tensors back to back, in the order of the metadata
+=============== ======= ==========================================================================
+
+`{prefix}.metadata.json` is MLCP's metadata as a file of its own. It is written last and exclusively: until it is
+there, the set does not exist. The original writes 0 in every tensor's offset, which means back to back; we write
+the offset within the data. The block stands in `customFields.asyncckpt`; its `outside` covers the JSON file, and the
+shards' headers must be what the JSON says, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from asyncckpt.errors import (
+    ChecksumMismatchError,
+    LayoutError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.binary import LE_I32, Cursor, load_json
+from asyncckpt.formats.block import Block, BlockText, seal
+from asyncckpt.formats.index import (
+    Extent,
+    Index,
+    Need,
+    ParseSteps,
+    RegionDigest,
+    SourceInfo,
+    StoredTensor,
+    need_exactly,
+)
+from asyncckpt.formats.metadata_json import decode_metadata, with_shards
+from asyncckpt.formats.mlcp import BLOCK_FIELD, MAX_METADATA_BYTES, split_metadata
+from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes
+from asyncckpt.formats.render import digest_payloads
+from asyncckpt.model.digests import Checksums, Chunking
+from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.ranges import ByteRange
+
+MAGIC = bytes.fromhex("52414853")
+VERSION = "1.0.0"
+SUFFIX = ".metadata.json"
+CHECKSUM_BYTES = 64
+HEADER_BYTES = 20 + CHECKSUM_BYTES
+MAX_DATA_BYTES = 2**31 - 1
+_HASH_BYTES = 4 * 1024 * 1024
+_BEGINNING = re.compile(rb'\s*\{\s*"version"\s*:\s*"[^"]{0,16}"\s*,\s*"(?:timestamp|worldSize)')
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_PLAIN_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """What comes before a shard's data."""
+
+    rank: int
+    checksum: str
+    tensors: int
+    data_bytes: int
+
+    def encode(self) -> bytes:
+        return b"".join(
+            (
+                MAGIC,
+                LE_I32.pack(self.rank),
+                LE_I32.pack(len(self.checksum)),
+                self.checksum.encode("ascii"),
+                LE_I32.pack(self.tensors),
+                LE_I32.pack(self.data_bytes),
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: memoryview, name: str) -> ShardHeader:
+        """Raises LayoutError, TruncatedError."""
+        cursor = Cursor(data, what=f"the header of {name!r}")
+        magic = bytes(cursor.take(4))
+        if magic != MAGIC:
+            raise LayoutError(f"{name!r} is not a shard: it begins with {magic.hex(' ')}")
+        rank = cursor.number(LE_I32)
+        length = cursor.number(LE_I32)
+        if length != CHECKSUM_BYTES:
+            raise LayoutError(f"{name!r} has a checksum of {length} digits, SHA-256 has {CHECKSUM_BYTES}")
+        checksum = cursor.text(length)
+        if not _CHECKSUM.fullmatch(checksum):
+            raise LayoutError(f"{name!r} has a checksum that is not lower-case hexadecimal")
+        tensors, data_bytes = cursor.number(LE_I32), cursor.number(LE_I32)
+        if tensors < 0 or data_bytes < 0:
+            raise LayoutError(f"{name!r} has {tensors} tensors in {data_bytes} bytes")
+        return cls(rank, checksum, tensors, data_bytes)
+
+
+# -- plan ------------------------------------------------------------------------------------------------------
+
+
+def plan_set(content: Content, name: str) -> list[FilePlan]:
+    """One file for each shard, and the one that names them. Raises LayoutError, LimitExceededError."""
+    prefix = name.removesuffix(SUFFIX)
+    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    metadata = _described(content, prefix)
+    memory = _Memory(chunking)
+    plans, first = [], 0
+    for shard in metadata.shards:
+        count = len(shard.tensors)
+        payloads = tuple(
+            Payload(first + i, HEADER_BYTES + t.offset, t.size) for i, t in enumerate(shard.tensors)
+        )
+        plans.append(_plan_shard(shard, payloads, chunking, memory))
+        first += count
+    return [*plans, _plan_metadata(name, content, metadata, plans, memory)]
+
+
+def _described(content: Content, prefix: str) -> CheckpointMetadata:
+    """The metadata with every tensor's place; checksums are still zeros, of their final length."""
+    given = replace(content.metadata, version=VERSION, format=content.metadata.format or "multishard")
+    shards = []
+    for shard in with_shards(given, list(content.by_shard())).shards:
+        tensors, position = [], 0
+        for tensor in shard.tensors:
+            tensors.append(replace(tensor, offset=position))
+            position += tensor.size
+        if position > MAX_DATA_BYTES:
+            raise LimitExceededError(
+                f"shard {shard.rank} has {position} bytes, a .shard file holds {MAX_DATA_BYTES}: "
+                "use more shards, or the format mlcp"
+            )
+        shards.append(
+            replace(
+                shard,
+                file_path=f"{prefix}_shard_{shard.rank}.shard",
+                file_size=HEADER_BYTES + position,
+                tensors=tuple(tensors),
+                checksum="0" * CHECKSUM_BYTES,
+            )
+        )
+    ranks = [shard.rank for shard in shards]
+    if len(set(ranks)) != len(ranks) or any(not 0 <= rank < 2**31 for rank in ranks):
+        raise LayoutError(f"the shards of a set need ranks of their own, not {ranks[:20]}")
+    return replace(given, shards=tuple(shards))
+
+
+class _Memory:
+    """What the shards' files had: checksums of their chunks, and the SHA-256 of their data.
+
+    The shards are written first, so that the metadata need not read them again; it does where it must.
+    """
+
+    def __init__(self, chunking: Chunking) -> None:
+        self.chunking = chunking
+        self._checksums: dict[int, Checksums] = {}
+        self._sha256: dict[str, str] = {}
+
+    def keep(self, payloads: Sequence[Payload], digests: Digests) -> None:
+        for payload in payloads:
+            own = self.chunking.of_tensor(payload.tensor, digests.checksums)
+            self._checksums[payload.tensor] = own.copy()
+
+    def checksums(self, payloads: Sequence[Payload], read: TensorBytes) -> Checksums:
+        """Of all tensors, in order."""
+        missing = [p for p in payloads if p.tensor not in self._checksums]
+        if missing:
+            self.keep(missing, digest_payloads(self.chunking, missing, read))
+        if not payloads:
+            return np.zeros(0, np.uint32)
+        return np.concatenate([self._checksums[p.tensor] for p in payloads])
+
+    def sha256(self, name: str, payloads: Sequence[Payload], read: TensorBytes) -> str:
+        """Of the data of one file, in lower-case hex."""
+        if name not in self._sha256:
+            value = hashlib.sha256()
+            for payload in payloads:
+                for start in range(0, payload.size, _HASH_BYTES):
+                    value.update(read(payload.tensor, start, min(payload.size, start + _HASH_BYTES)))
+            self._sha256[name] = value.hexdigest()
+        return self._sha256[name]
+
+
+def _plan_shard(
+    shard: ShardMetadata, payloads: tuple[Payload, ...], chunking: Chunking, memory: _Memory
+) -> FilePlan:
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        memory.keep(payloads, digests)
+        checksum = memory.sha256(shard.file_path, payloads, read)
+        data_bytes = shard.file_size - HEADER_BYTES
+        return [ShardHeader(shard.rank, checksum, len(payloads), data_bytes).encode()]
+
+    late = (ByteRange(0, HEADER_BYTES),)
+    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish)
+
+
+def _plan_metadata(
+    name: str, content: Content, metadata: CheckpointMetadata, shards: Sequence[FilePlan], memory: _Memory
+) -> FilePlan:
+    block = BlockText.build(content, memory.chunking)
+    before, after = split_metadata(metadata)
+    size = len(before) + block.size + len(after)
+    if size > MAX_METADATA_BYTES:
+        raise LimitExceededError(f"the metadata has {size} bytes, {MAX_METADATA_BYTES} are allowed")
+    everything = [payload for plan in shards for payload in plan.payloads]
+
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        checksums = [memory.sha256(plan.name, plan.payloads, read) for plan in shards]
+        described = tuple(
+            replace(shard, checksum=checksum)
+            for shard, checksum in zip(metadata.shards, checksums, strict=True)
+        )
+        text, _ = split_metadata(replace(metadata, shards=described))
+        text += block.render(len(text), memory.checksums(everything, read)) + after
+        return seal([(0, text)], (), size=size, at=len(before) + block.outside_position)
+
+    return FilePlan(name, size, (), (ByteRange(0, size),), memory.chunking, finish)
+
+
+# -- decode ----------------------------------------------------------------------------------------------------
+
+
+def parse_set(source: SourceInfo) -> ParseSteps:
+    """Raises FormatError subclasses, and IncompleteCheckpointError when a shard is missing."""
+    if source.size > MAX_METADATA_BYTES:
+        raise LimitExceededError(f"the metadata has {source.size} bytes, {MAX_METADATA_BYTES} are allowed")
+    text = yield from need_exactly(0, source.size, "the metadata")
+    metadata = decode_metadata(load_json(text, "the metadata"))
+    if metadata.version.split(".")[0] != "1":
+        raise UnsupportedVersionError(
+            f"metadata of version {metadata.version!r} is not supported: upgrade asyncckpt to read it"
+        )
+    custom = dict(metadata.custom_fields)
+    block_json = custom.pop(BLOCK_FIELD, None)
+    metadata = replace(metadata, custom_fields=custom)
+    block = None if block_json is None else Block.decode(block_json)
+    if block is not None:
+        block.check_outside([(0, text)], (), size=source.size)
+    files, digests, stored = [""], [], []
+    for shard in metadata.shards:
+        name = _file_name(shard, source)
+        header = yield from _parse_shard(shard, name, ours=block is not None)
+        extent = Extent(HEADER_BYTES, header.data_bytes, len(files))
+        digests.append(
+            RegionDigest(f"the data of {name!r}", "sha256", extent, bytes.fromhex(header.checksum))
+        )
+        stored += _stored_tensors(shard, header, len(files))
+        files.append(name)
+    if len(set(files)) != len(files) or len({t.name for t in stored}) != len(stored):
+        raise LayoutError("two shards, or two tensors, of the set have the same name")
+    return Index(
+        format=MlcpSetFormat.name,
+        version=metadata.version,
+        metadata=metadata,
+        tensors=tuple(stored) if block is None else _with_checksums(stored, block),
+        chunk_bytes=0 if block is None else block.chunk_bytes,
+        tree=None if block is None else block.tree,
+        files=tuple(files),
+        digests=tuple(digests),
+        details={"shards": len(metadata.shards), "metadataBytes": source.size},
+    )
+
+
+def _file_name(shard: ShardMetadata, source: SourceInfo) -> str:
+    """The shard's file, beside the metadata: folders of its path, the original's own, are left out."""
+    name = re.split(r"[/\\]", shard.file_path)[-1]
+    if not name:
+        name = f"{source.name.removesuffix(SUFFIX)}_shard_{shard.rank}.shard"
+    if not _PLAIN_NAME.fullmatch(name) or name == source.name:
+        raise LayoutError(f"shard {shard.rank} has the file name {name[:80]!r}")
+    return name
+
+
+def _parse_shard(shard: ShardMetadata, name: str, *, ours: bool) -> Generator[Need, memoryview, ShardHeader]:
+    start = yield Need(0, HEADER_BYTES, name)
+    header = ShardHeader.decode(start, name)
+    if shard.checksum and shard.checksum != header.checksum:
+        raise ChecksumMismatchError(
+            f"{name!r} has the checksum {header.checksum}, the metadata {shard.checksum}"
+        )
+    if header.rank != shard.rank or header.tensors != len(shard.tensors):
+        raise LayoutError(
+            f"{name!r} is rank {header.rank} with {header.tensors} tensors, the metadata says rank {shard.rank} "
+            f"with {len(shard.tensors)}"
+        )
+    size = HEADER_BYTES + header.data_bytes
+    if shard.file_size not in ((size,) if ours else (size, 0)):
+        raise LayoutError(f"{name!r} has {size} bytes by its header, {shard.file_size} by the metadata")
+    # The last byte must be there, and nothing behind it.
+    end = yield Need(size - 1, 2, name)
+    if len(end) != 1:
+        raise TruncatedError(
+            f"{name!r} {'is longer' if end else 'is shorter'} than its {size} bytes of header and data"
+        )
+    return header
+
+
+def _stored_tensors(shard: ShardMetadata, header: ShardHeader, file: int) -> list[StoredTensor]:
+    """Raises LayoutError unless the tensors fill the data, one behind the other."""
+    back_to_back = all(tensor.offset == 0 for tensor in shard.tensors)
+    stored, position = [], 0
+    for tensor in shard.tensors:
+        if not back_to_back and tensor.offset != position:
+            raise LayoutError(
+                f"tensor {tensor.name!r} begins at {tensor.offset} of the data, {position} was expected"
+            )
+        extent = Extent(HEADER_BYTES + position, tensor.size, file)
+        stored.append(StoredTensor(tensor, (extent,)))
+        position += tensor.size
+    if position != header.data_bytes:
+        raise LayoutError(
+            f"the tensors of shard {shard.rank} have {position} bytes, its data has {header.data_bytes}"
+        )
+    return stored
+
+
+def _with_checksums(stored: Sequence[StoredTensor], block: Block) -> tuple[StoredTensor, ...]:
+    chunking = block.chunking([tensor.metadata.size for tensor in stored])
+    return tuple(
+        replace(
+            tensor,
+            metadata=block.boxed(tensor.metadata),
+            checksums=chunking.of_tensor(number, block.checksums),
+        )
+        for number, tensor in enumerate(stored)
+    )
+
+
+# -- the class -------------------------------------------------------------------------------------------------
+
+
+class MlcpSetFormat(ICheckpointFormat):
+    """One file for each shard, as the original's multi-shard checkpoints are."""
+
+    name = "mlcp-set"
+    extensions = (SUFFIX,)
+
+    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+        return _BEGINNING.match(bytes(head[:128])) is not None
+
+    def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
+        self.require_representable(content)
+        return plan_set(content, name)
+
+    def parse(self, source: SourceInfo) -> ParseSteps:
+        return parse_set(source)
