@@ -17,7 +17,7 @@ data            n       the tensors back to back, in the order of the metadata
 `{prefix}.metadata.json` is MLCP's metadata as a file of its own. It is written last and exclusively: until it is
 there, the set does not exist. The original writes 0 in every tensor's offset, which means back to back; we write
 the offset within the data. The block stands in `customFields.asyncckpt`; its `outside` covers the JSON file, and the
-shards' headers must be what the JSON says, byte for byte.
+shards' headers must be what the JSON says, byte for byte. Version 1.1.0 says that the block must be there.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from asyncckpt.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
+from asyncckpt.formats.arrangement import with_checksums
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_I32, Cursor, load_json
 from asyncckpt.formats.block import Block, BlockText, seal
@@ -58,7 +59,8 @@ from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.ranges import ByteRange
 
 MAGIC = bytes.fromhex("52414853")
-VERSION = "1.0.0"
+VERSION = "1.1.0"
+ORIGINAL_VERSION = "1.0.0"
 SUFFIX = ".metadata.json"
 CHECKSUM_BYTES = 64
 HEADER_BYTES = 20 + CHECKSUM_BYTES
@@ -66,7 +68,7 @@ MAX_DATA_BYTES = 2**31 - 1
 _HASH_BYTES = 4 * 1024 * 1024
 _BEGINNING = re.compile(rb'\s*\{\s*"version"\s*:\s*"[^"]{0,16}"\s*,\s*"(?:timestamp|worldSize)')
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
-_PLAIN_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]{1,255}")
+_PLAIN_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,8 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     custom = dict(metadata.custom_fields)
     block_json = custom.pop(BLOCK_FIELD, None)
     metadata = replace(metadata, custom_fields=custom)
+    if block_json is None and metadata.version != ORIGINAL_VERSION:
+        raise LayoutError(f"a set of version {metadata.version} needs the custom field {BLOCK_FIELD!r}")
     block = None if block_json is None else Block.decode(block_json)
     if block is not None:
         block.check_outside([(0, text)], (), size=source.size)
@@ -266,7 +270,7 @@ def parse_set(source: SourceInfo) -> ParseSteps:
         format=MlcpSetFormat.name,
         version=metadata.version,
         metadata=metadata,
-        tensors=tuple(stored) if block is None else _with_checksums(stored, block),
+        tensors=tuple(stored) if block is None else with_checksums(stored, block),
         chunk_bytes=0 if block is None else block.chunk_bytes,
         tree=None if block is None else block.tree,
         files=tuple(files),
@@ -326,18 +330,6 @@ def _stored_tensors(shard: ShardMetadata, header: ShardHeader, file: int) -> lis
             f"the tensors of shard {shard.rank} have {position} bytes, its data has {header.data_bytes}"
         )
     return stored
-
-
-def _with_checksums(stored: Sequence[StoredTensor], block: Block) -> tuple[StoredTensor, ...]:
-    chunking = block.chunking([tensor.metadata.size for tensor in stored])
-    return tuple(
-        replace(
-            tensor,
-            metadata=block.boxed(tensor.metadata),
-            checksums=chunking.of_tensor(number, block.checksums),
-        )
-        for number, tensor in enumerate(stored)
-    )
 
 
 # -- the class -------------------------------------------------------------------------------------------------

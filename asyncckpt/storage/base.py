@@ -217,11 +217,11 @@ class ICheckpointStorage(ABC):
         cancellation: CancellationToken | None,
     ) -> ObjectInfo:
         validate_key(key)
-        self._require(exclusive=exclusive)
         views = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         identity = write_id or new_write_id()
         size = sum(memoryview(view).nbytes for view in views)
         async with bind(cancellation) as scope:
+            self._require(exclusive=exclusive)
             scope.commit()
             return await commit_shielded(
                 self._put(key, views, exclusive=exclusive, write_id=identity),
@@ -249,9 +249,9 @@ class ICheckpointStorage(ABC):
         Raises ObjectExistsError at the exit (or before) when `exclusive` and the key is taken.
         """
         validate_key(key)
-        self._require(exclusive=exclusive)
         identity = write_id or new_write_id()
         async with bind(cancellation) as scope:
+            self._require(exclusive=exclusive)
             writer = await self._open_writer(
                 key, size=size, exclusive=exclusive, part_bytes=part_bytes, write_id=identity
             )

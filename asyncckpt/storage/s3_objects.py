@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncckpt.errors import (
     ObjectExistsError,
@@ -21,6 +21,8 @@ from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.s3_errors import BodyMismatchError, UploadGoneError, WriteConflictError
 from asyncckpt.storage.s3_session import S3Session
 from asyncckpt.storage.transfer import NEVER_SENT
+
+T = TypeVar("T")
 
 WRITE_ID_NAME = "asyncckpt-write-id"
 WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
@@ -56,7 +58,8 @@ class S3Object:
     async def put(self, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
         """One PUT of all the bytes, with their checksum. Raises ObjectExistsError when `exclusive`."""
         size, what = total_bytes(views), self.what("writing")
-        checksum = encoded_crc(await checksum_of(self.session, views))
+        value = await checksum_of(self.session, views)
+        checksum = encoded_crc(value)
         extra = {"IfNoneMatch": "*"} if exclusive else {}
 
         async def attempt() -> ObjectInfo:
@@ -74,7 +77,7 @@ class S3Object:
 
         settlement = Settlement(self, write_id)
         return await settlement.of(
-            lambda: self.session.moving(settlement.watching(attempt), what, size_bytes=size)
+            lambda: send_checked(self.session, settlement.watching(attempt), views, value, what=what)
         )
 
 
@@ -111,10 +114,6 @@ class Settlement:
             return await write()
         except (ObjectExistsError, UploadGoneError, WriteConflictError) as error:
             return await self._look(error)
-        except BodyMismatchError as error:
-            raise StorageError(
-                f"{error}; the data changed while it was being written: keep it still, or let it be staged"
-            ) from None
         except (UnavailableError, StorageTimeoutError) as error:
             if not self._uncertain:
                 raise
@@ -141,6 +140,29 @@ class Settlement:
                 f"({found.size} bytes, write id {found.write_id}); choose another key, or overwrite"
             ) from None
         raise error
+
+
+async def send_checked(
+    session: S3Session,
+    attempt: Callable[[], Coroutine[Any, Any, T]],
+    views: Sequence[Buffer],
+    value: int,
+    *,
+    what: str,
+) -> T:
+    """Send views whose CRC32C is `value`, by attempts; what the server finds spoiled is sent once more.
+
+    Raises BodyMismatchError when the views are not what they were when the checksum was taken.
+    """
+    size = total_bytes(views)
+    try:
+        return await session.moving(attempt, what, size_bytes=size)
+    except BodyMismatchError as error:
+        if await checksum_of(session, views) != value:
+            raise BodyMismatchError(
+                f"{what}: the data changed while it was being written; keep it still, or let it be staged"
+            ) from error
+    return await session.moving(attempt, what, size_bytes=size)
 
 
 async def checksum_of(session: S3Session, views: Sequence[Buffer]) -> int:

@@ -47,9 +47,9 @@ async def remove_lost_uploads(target: S3Object, *, keep: str | None, age: float)
         for upload in answer.get("Uploads", []):
             upload_id, begun = upload["UploadId"], upload["Initiated"]
             recent = (now - begun).total_seconds() <= age + _CLOCK_SLACK_SECONDS
-            if upload["Key"] == target.full_key and upload_id != keep and recent:
-                if await _first_parts(target, upload_id) == []:
-                    await _abort(target, upload_id)
+            candidate = upload["Key"] == target.full_key and upload_id != keep and recent
+            if candidate and await _first_parts(target, upload_id) == []:
+                await _abort(target, upload_id)
     except StorageError as error:
         # The save can go on; what may be left is for the bucket's lifecycle rule.
         _logger.warning("%s", error)

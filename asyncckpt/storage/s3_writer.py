@@ -21,7 +21,7 @@ from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.parts import PartLedger, total_bytes
-from asyncckpt.storage.s3_errors import BodyMismatchError, UploadGoneError
+from asyncckpt.storage.s3_errors import UploadGoneError
 from asyncckpt.storage.s3_objects import (
     WRITE_ID_NAME,
     S3Object,
@@ -29,6 +29,7 @@ from asyncckpt.storage.s3_objects import (
     bare_etag,
     checksum_of,
     encoded_crc,
+    send_checked,
 )
 from asyncckpt.storage.s3_plan import MAX_PARTS
 from asyncckpt.storage.s3_reader import open_s3_reader
@@ -78,7 +79,7 @@ class S3Writer(ObjectWriter):
         if size:
             value = await checksum_of(self._session, views) if crc32c is None else crc32c
             async with self._flight():
-                self._parts[index] = await self._upload(index, views, value, size)
+                self._parts[index] = await self._upload(index, views, value)
         self._ledger.add(index, size)
 
     async def copy_part(self, index: int, key: str, start: int, end: int) -> None:
@@ -104,7 +105,7 @@ class S3Writer(ObjectWriter):
                 f"part {index} of {self._target.key!r}: S3 takes {MAX_PARTS} parts; give size= or a larger part_bytes="
             )
 
-    async def _upload(self, index: int, views: Sequence[Buffer], value: int, size: int) -> dict[str, Any]:
+    async def _upload(self, index: int, views: Sequence[Buffer], value: int) -> dict[str, Any]:
         what = self._target.what(f"uploading part {index} of")
         checksum = encoded_crc(value)
         upload_id = await self._ensure_upload()
@@ -122,18 +123,7 @@ class S3Writer(ObjectWriter):
             answer = await self._session.exchange(request, what, body=views)
             return {"PartNumber": index + 1, "ETag": answer.headers["etag"], "ChecksumCRC32C": checksum}
 
-        try:
-            try:
-                return await self._session.moving(attempt, what, size_bytes=size)
-            except BodyMismatchError:
-                # Spoiled on the way, or changed in memory. Only the first is worth another attempt.
-                if await checksum_of(self._session, views) != value:
-                    raise
-                return await self._session.moving(attempt, what, size_bytes=size)
-        except BodyMismatchError as error:
-            raise StorageError(
-                f"{error}; the data changed while it was being written: keep it still, or let it be staged"
-            ) from None
+        return await send_checked(self._session, attempt, views, value, what=what)
 
     async def _copy(self, index: int, source: S3Object, start: int, end: int) -> dict[str, Any] | None:
         what = self._target.what(f"copying [{start}, {end}) of {source.key!r} to part {index} of")

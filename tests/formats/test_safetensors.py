@@ -23,6 +23,7 @@ from asyncckpt.errors import (
     TruncatedError,
     UnsupportedDtypeError,
 )
+from asyncckpt.formats import safetensors as safetensors_format
 from asyncckpt.formats.base import content_of
 from asyncckpt.formats.index import SourceInfo
 from asyncckpt.formats.plan import Content
@@ -319,9 +320,13 @@ def test_custom_fields_that_are_no_unicode_stay_in_the_block() -> None:
     assert state_files.parse(FORMAT, data).metadata.custom_fields == metadata.custom_fields
 
 
-def test_a_header_over_the_limit_is_refused_before_anything_is_written() -> None:
-    metadata = CheckpointMetadata(custom_fields={"x": ["y" * (MAX_HEADER_BYTES + 1)]})
-    with pytest.raises(LimitExceededError, match="safetensors allows 100000000"):
+def test_a_header_over_the_limit_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert MAX_HEADER_BYTES == 100_000_000
+    monkeypatch.setattr(safetensors_format, "MAX_HEADER_BYTES", 500)
+    metadata = CheckpointMetadata(custom_fields={"x": ["y" * 500]})
+    with pytest.raises(LimitExceededError, match="safetensors allows 500: save fewer tensors"):
         FORMAT.plan(Content((), (0,), metadata), name="x")
 
 
