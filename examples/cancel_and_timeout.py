@@ -11,7 +11,8 @@ import numpy as np
 
 import asyncckpt
 
-STATE = {"weights": np.ones((64, 1024, 1024), np.float32)}  # 256 MiB, so that there is time to change our minds
+# 256 MiB, so that there is time to change our minds.
+STATE = {"weights": np.ones((64, 1024, 1024), np.float32)}
 
 
 def show(what: str, folder: Path) -> None:
@@ -38,7 +39,7 @@ async def main(folder: Path) -> None:
 
     # 3. Plain asyncio: cancel the task.
     last: list[asyncckpt.ProgressEvent] = []
-    task = asyncio.create_task(asyncckpt.save(STATE, target, progress=lambda event: last.append(event)))
+    task = asyncio.create_task(asyncckpt.save(STATE, target, progress=last.append))
     await asyncio.sleep(0.02)
     task.cancel()
     try:

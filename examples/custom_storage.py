@@ -198,10 +198,10 @@ def remove(connection: sqlite3.Connection, key: str) -> None:
 
 async def main(folder: Path) -> None:
     async with SqliteStorage(folder / "checkpoints.db") as storage:
-        state = {"weight": np.arange(4_000_000, dtype=np.float32), "step": 7}
-        await asyncckpt.save(state, (storage, "run/step-7.checkpoint"))
+        weight = np.arange(4_000_000, dtype=np.float32)
+        await asyncckpt.save({"weight": weight, "step": 7}, (storage, "run/step-7.checkpoint"))
         loaded = await asyncckpt.load((storage, "run/step-7.checkpoint"))
-        assert np.array_equal(loaded["weight"], state["weight"])
+        assert np.array_equal(loaded["weight"], weight)
         report = await asyncckpt.verify((storage, "run/step-7.checkpoint"))
         print(f"{[info.key async for info in storage.list()]} in {storage!r}, verified: {report.ok}")
 

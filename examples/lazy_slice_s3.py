@@ -1,6 +1,7 @@
 """Read one slice of one tensor from a large checkpoint on S3, and count the bytes.
 
-The place is set as in orchestrator.py: ASYNCCKPT_EXAMPLE_S3_URL and ASYNCCKPT_EXAMPLE_S3_OPTIONS, or a temporary folder.
+The place is set as in orchestrator.py, by ASYNCCKPT_EXAMPLE_S3_URL and ASYNCCKPT_EXAMPLE_S3_OPTIONS; without them
+it is a temporary folder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ async def main(root: str) -> None:
         print(f"saved {result.size:,} bytes")
 
         events: list[asyncckpt.ProgressEvent] = []
-        async with asyncckpt.open_checkpoint(location, progress=lambda event: events.append(event)) as checkpoint:
+        async with asyncckpt.open_checkpoint(location, progress=events.append) as checkpoint:
             for name, tensor in checkpoint.tensors.items():
                 print(f"  {name}  {tensor.dtype}  {list(tensor.shape)}")
             rows = await checkpoint.read_slice("layers.5.weight", (slice(1000, 1016), slice(None)))

@@ -21,7 +21,7 @@ metadata the checkpoint's metadata, where the format has no place of its own for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,11 +36,44 @@ BLOCK_VERSION = 1
 _AT_DIGITS = 16
 _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
+_BATCH = 500
+_BATCHED_LEVELS = 5
 
 
 def dump_json(value: Json) -> str:
-    """Compact, ASCII, deterministic JSON. Raises ValueError for NaN and infinities."""
+    """Compact, ASCII, deterministic JSON. Raises ValueError for NaN and infinities.
+
+    Long lists and objects are encoded in batches: one call for 20 000 tensors would hold the GIL for too long.
+    """
+    return _dump(value, _BATCHED_LEVELS)
+
+
+def _dump(value: Json, levels: int) -> str:
+    if levels and isinstance(value, dict) and value:
+        if len(value) <= _BATCH:
+            return "{" + ",".join(f"{_key(k)}:{_dump(v, levels - 1)}" for k, v in value.items()) + "}"
+        items = list(value.items())
+        return "{" + ",".join(_dumps(dict(part))[1:-1] for part in _batches(items)) + "}"
+    if levels and isinstance(value, list | tuple):
+        if len(value) > _BATCH:
+            return "[" + ",".join(_dumps(part)[1:-1] for part in _batches(value)) + "]"
+        return "[" + ",".join(_dump(part, levels - 1) for part in value) + "]"
+    return _dumps(value)
+
+
+def _key(key: Json) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"the keys of a JSON object are strings, not {type(key).__name__}")
+    return json.dumps(key)
+
+
+def _dumps(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _batches(values: Sequence[Json]) -> Iterator[Sequence[Json]]:
+    for start in range(0, len(values), _BATCH):
+        yield values[start : start + _BATCH]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,7 @@ class MetagraphFormat(ICheckpointFormat):
         require_key(key)
         require_keys(signing_key, verify_key)
         self._compress = compress
-        self._keys = Keys(key, verify_key)
-        self._signing_key = signing_key
+        self._keys = Keys(key, verify_key, signing_key)
         self._base = base
         self._creator = creator
         self._description = description
@@ -108,7 +107,7 @@ class MetagraphFormat(ICheckpointFormat):
             description=self._description,
             creation_time=_seconds(self._clock() if self._clock is not None else metadata.timestamp),
             bundle_id=bundle_id,
-            signing_key=self._signing_key,
+            signing_key=self._keys.signing_key,
             base=self._base,
             random=self._random,
         )

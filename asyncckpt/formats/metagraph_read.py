@@ -42,10 +42,11 @@ _NEAR_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """What a reader was given: to decrypt with, and to check signatures with. Never shown."""
+    """What the caller gave: to encrypt with, to check signatures with, to sign with. Never shown."""
 
     key: bytes | None = None
     verify_key: bytes | None = None
+    signing_key: bytes | None = None
 
 
 def read_bundle(

@@ -7,7 +7,7 @@ Streamed (compressed, encrypted, delta): header, section index, STORE, NODES, ED
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import encode_arranged
@@ -58,7 +58,7 @@ class Writing:
     description: str
     creation_time: int
     bundle_id: int | None
-    signing_key: bytes | None
+    signing_key: bytes | None = field(repr=False)
     base: BaseBundle | None
     random: RandomBytes
 

@@ -38,9 +38,9 @@ from asyncckpt.formats.index import (
     need_exactly,
 )
 from asyncckpt.formats.metadata_json import decode_metadata, encode_metadata, with_shards
-from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, aligned, place
+from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
 from asyncckpt.model.digests import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
+from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata, moved
 from asyncckpt.model.ranges import ByteRange
 
 MAGIC = bytes.fromhex("50434c4d")
@@ -96,7 +96,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     metadata = with_shards(
         replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
         list(content.by_shard()),
-        lambda tensor: replace(tensor, offset=next(placed).offset),
+        lambda tensor: moved(tensor, next(placed).offset),
     )
     block = BlockText.build(content, chunking)
     before, after = split_metadata(metadata)
@@ -107,7 +107,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     tables = b"".join(encode_table(shard) for shard in content.by_shard())
     header_bytes = len(Header(VERSION, b"").encode()) + metadata_bytes + len(tables)
     data_start = aligned(header_bytes, ALIGNMENT)
-    payloads = tuple(replace(p, offset=p.offset + data_start) for p in relative)
+    payloads = tuple(Payload(p.tensor, p.offset + data_start, p.size) for p in relative)
     size = data_start + data_bytes
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:

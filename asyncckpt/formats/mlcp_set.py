@@ -284,7 +284,7 @@ def _file_name(shard: ShardMetadata, source: SourceInfo) -> str:
     name = re.split(r"[/\\]", shard.file_path)[-1]
     if not name:
         name = f"{source.name.removesuffix(SUFFIX)}_shard_{shard.rank}.shard"
-    if not _PLAIN_NAME.fullmatch(name) or name == source.name:
+    if not _PLAIN_NAME.fullmatch(name) or len(name.encode()) > 255 or name == source.name:
         raise LayoutError(f"shard {shard.rank} has the file name {name[:80]!r}")
     return name
 

@@ -20,6 +20,10 @@ ENTRY_POINT_GROUP = "asyncckpt.formats"
 SNIFF_BYTES = 64
 _BUILT_IN = {
     "mlcp": "asyncckpt.formats.mlcp:MlcpFormat",
+    "safetensors": "asyncckpt.formats.safetensors:SafetensorsFormat",
+    "safetensors-set": "asyncckpt.formats.hf_set:HuggingFaceSetFormat",
+    "gptrschk": "asyncckpt.formats.gptrs:GptrsCheckpointFormat",
+    "gptrsten": "asyncckpt.formats.gptrs:GptrsTensorsFormat",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -56,6 +57,7 @@ NAME = "sdnb"
 BARE_VERSION = "samediff-fb"
 UPDATER_PREFIX = "updaterState/"
 _MAX_DIMENSION = 1 << 63
+_BLOCK_TEXT = re.compile(rb'\{"block":1,"at":"[0-9]{16}","outside":"')
 
 
 def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
@@ -133,13 +135,25 @@ def _read_file(file: str, size: int | None) -> Generator[Need, memoryview, SdnbF
     window = yield from need_exactly(start, stop - start, f"the graph of {what}", file=file)
     graph = read_graph(window, root - start)
     regions = [(0, head[:HEADER_BYTES]), (start, window), (header.manifest_offset, raw)]
-    text = graph.metadata.get(BLOCK_KEY)
-    block = None if text is None else Block.decode(load_json(text.encode(), "the asyncckpt block"))
+    block = _read_block(graph, window)
     if block is not None and start > HEADER_BYTES:
         # Metadata was added later: the first graph still stands before the arrays, and is covered as well.
         old = yield from need_exactly(HEADER_BYTES, taken[0][0] - HEADER_BYTES, "the first graph", file=file)
         regions.append((HEADER_BYTES, old))
     return SdnbFile(header, manifest, graph, window, start, regions, block, size)
+
+
+def _read_block(graph: Graph, window: memoryview) -> Block | None:
+    """The block; None in a foreign file. Raises LayoutError when there is one that the graph does not name.
+
+    A damaged key or table must not make a file of ours look foreign, which would lose its tree in silence.
+    """
+    text = graph.metadata.get(BLOCK_KEY)
+    if text is not None:
+        return Block.decode(load_json(text.encode(), "the asyncckpt block"))
+    if _BLOCK_TEXT.search(window):
+        raise LayoutError("the file has an asyncckpt block that its graph does not name: it is damaged")
+    return None
 
 
 def _check_ranges(manifest: dict[str, ArrayRange], header: Header) -> list[tuple[int, int, str]]:

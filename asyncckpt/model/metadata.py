@@ -20,7 +20,7 @@ class TensorMetadata:
     """One tensor: its type and shape, and where its bytes lie.
 
     A tensor may be a piece of a larger one; then `global_shape` and `origin` say which. A global tensor that
-    was put together from such pieces lists them in `pieces`.
+    was put together from such pieces lists them in `pieces`. Raises UnsupportedDtypeError for an unknown dtype.
     """
 
     name: str
@@ -31,11 +31,11 @@ class TensorMetadata:
     global_shape: Shape | None = None
     origin: Shape | None = None
     pieces: tuple[TensorMetadata, ...] = ()
+    size: int = field(init=False, compare=False)
+    """The number of bytes, from dtype and shape."""
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return prod(self.shape) * item_size(self.dtype)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", prod(self.shape) * item_size(self.dtype))
 
     @property
     def box(self) -> Box | None:
@@ -97,3 +97,17 @@ class CheckpointMetadata:
 def now() -> datetime:
     """The default clock: the present moment, in UTC."""
     return datetime.now(UTC)
+
+
+def moved(tensor: TensorMetadata, offset: int) -> TensorMetadata:
+    """The tensor at another offset; much faster than `dataclasses.replace`, for files of very many."""
+    return TensorMetadata(
+        tensor.name,
+        tensor.dtype,
+        tensor.shape,
+        offset,
+        tensor.checksum,
+        tensor.global_shape,
+        tensor.origin,
+        tensor.pieces,
+    )

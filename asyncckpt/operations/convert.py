@@ -69,7 +69,7 @@ async def convert(
                 memory_bytes=memory_bytes,
                 storage_options=source_options if source_options is not None else storage_options,
             ) as checkpoint,
-            resolve(target, storage_options) as place,
+            resolve(target, storage_options, writing=True) as place,
             WorkerThreads(WORKERS, name="convert") as threads,
         ):
             on_retry.set(report.retry)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out
+from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out, without_collection
 from asyncckpt.errors import ChecksumMismatchError, FormatError
 from asyncckpt.formats.assemble import check_chunk, check_chunks, gather, require_data, to_array
 from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
@@ -90,7 +90,7 @@ class Fetcher:
         def views() -> dict[str, np.ndarray]:
             return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
 
-        arrays = await self._threads.run(views)
+        arrays = await self._threads.run(without_collection(views))
         if self._verify:
             await self._check(lambda: _jobs(group, self._index, arrays))
         for name in into.keys() & arrays.keys():
@@ -105,7 +105,7 @@ class Fetcher:
             await self._threads.run(self._check_batch, batch)
             self._report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
 
-        batches = await self._threads.run(lambda: list(_batches(jobs())))
+        batches = await self._threads.run(without_collection(lambda: list(_batches(jobs()))))
         await fan_out(run, batches, limit=_DECODERS)
 
     def _check_batch(self, batch: Sequence[_Job]) -> None:
@@ -117,7 +117,7 @@ class Fetcher:
     async def _read_ranges(
         self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        arrays, jobs, ranges = await self._threads.run(self._prepare, file, group, into)
+        arrays, jobs, ranges = await self._threads.run(without_collection(self._prepare), file, group, into)
         await self._fetch_jobs(file, jobs, ranges)
         return arrays
 

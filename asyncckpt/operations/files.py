@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
-from asyncckpt._aio import WorkerThreads
+from asyncckpt._aio import WorkerThreads, without_collection
 from asyncckpt.errors import (
     CheckpointNotFoundError,
     FormatError,
     IncompleteCheckpointError,
     ObjectNotFoundError,
+    TruncatedError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Index, Need, ParseSteps, SourceInfo
@@ -95,13 +96,30 @@ class OpenFiles:
         """Recognise and parse the checkpoint. Raises FormatError subclasses, IncompleteCheckpointError."""
         main = await self.open()
         try:
-            found, steps, need = await self._threads.run(self._begin, main, chosen)
+            found, steps, need = await self._threads.run(without_collection(self._begin), main, chosen)
             while isinstance(need, Need):
                 need = await self._answer(steps, need)
+            self._require_inside(need)
         except FormatError as error:
-            error.args = (f"{main.place.shown}: {error}", *error.args[1:])
+            advice = (
+                "; it is cut short: copy it again, or use another one"
+                if isinstance(error, TruncatedError)
+                else ""
+            )
+            error.args = (f"{main.place.shown}: {error}{advice}", *error.args[1:])
             raise
         return found, need
+
+    def _require_inside(self, index: Index) -> None:
+        """Every run of bytes must lie in its file; a parser can't tell for the other files of a set."""
+        sizes = [file.size for file in self.of(index)]
+        for stored in index.tensors:
+            for extent in stored.frames.extents if stored.frames else stored.extents:
+                if extent.end > sizes[extent.file]:
+                    raise TruncatedError(
+                        f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "
+                        f"which has {sizes[extent.file]}"
+                    )
 
     def _begin(
         self, main: OpenFile, chosen: ICheckpointFormat | None
@@ -123,7 +141,7 @@ class OpenFiles:
                 await self._threads.run(file.map)
             if file.mapped is None:
                 await file.read(start, end)
-        return await self._threads.run(self._advance, steps, file.known(start, end))
+        return await self._threads.run(without_collection(self._advance), steps, file.known(start, end))
 
     def _advance(self, steps: ParseSteps, data: memoryview | None) -> Need | Index:
         """Run the parser until it needs bytes that are not there yet, or has its index."""

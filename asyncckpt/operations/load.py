@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from asyncckpt._aio import run_in_thread
+from asyncckpt._aio import run_in_thread, without_collection
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -120,7 +120,7 @@ async def _load_into(
     checkpoint: Checkpoint, structure: Json, names: list[str], into: Any, *, strict: bool, partial: bool
 ) -> Any:
     wanted = set(names)
-    places = await run_in_thread(tensors_into, structure, into)
+    places = await run_in_thread(without_collection(tensors_into), structure, into)
     unexpected = tuple(name for name in places.unexpected if name in wanted)
     missing = () if partial else places.missing
     if strict and (missing or unexpected):
@@ -133,7 +133,7 @@ async def _load_into(
         loaded + [name for name in places.replaced if name in wanted],
         into={name: places.arrays[name][0] for name in loaded},
     )
-    state = await run_in_thread(_fill, structure, places, arrays, loaded)
+    state = await run_in_thread(without_collection(_fill), structure, places, arrays, loaded)
     return state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
 
 

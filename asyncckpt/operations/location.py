@@ -34,15 +34,21 @@ class Place:
 
     def sibling(self, name: str) -> Place:
         """The object of that name in the same folder."""
-        folder, slash, _ = self.key.rpartition("/")
-        return Place(self.storage, f"{folder}{slash}{name}", f"{self.shown.rpartition('/')[0]}/{name}")
+        return Place(self.storage, _beside(self.key, name), _beside(self.shown, name))
+
+
+def _beside(path: str, name: str) -> str:
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}{name}"
 
 
 @asynccontextmanager
-async def resolve(location: Location, storage_options: StorageOptions | None = None) -> AsyncIterator[Place]:
+async def resolve(
+    location: Location, storage_options: StorageOptions | None = None, *, writing: bool = False
+) -> AsyncIterator[Place]:
     """The place that a location means; a storage that was opened for it is closed at the end.
 
-    Raises InvalidKeyError, MissingExtraError, and TypeError for what is no location.
+    Raises InvalidKeyError, MissingExtraError, and TypeError for what is no location: bytes can't be written to.
     """
     if isinstance(location, tuple):
         storage, key = location
@@ -51,6 +57,10 @@ async def resolve(location: Location, storage_options: StorageOptions | None = N
         yield Place(storage, key, f"{storage!r}/{key}")
         return
     if isinstance(location, bytes | bytearray | memoryview):
+        if writing:
+            raise TypeError(
+                "bytes are a location for reading only; to save into memory, give (MemoryStorage(), key)"
+            )
         memory = MemoryStorage()
         await memory.write(_BYTES_KEY, location)
         yield Place(memory, _BYTES_KEY, "bytes in memory")

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, run_shielded
+from asyncckpt._aio import (
+    ByteBudget,
+    WorkerThreads,
+    collection_paused,
+    run_shielded,
+    without_collection,
+)
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import CheckpointExistsError, ObjectExistsError, UnsupportedOperationError
+from asyncckpt.errors import (
+    CheckpointExistsError,
+    ObjectExistsError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.plan import AnyPlan, Content, FilePlan
 from asyncckpt.formats.registry import format_for_name, get_format
@@ -68,19 +80,20 @@ async def save(
     OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
     with ProgressReporter(progress) as report:
-        structure, places = walk_state(state)
+        with collection_paused():
+            structure, places = walk_state(state)
         described = describe(metadata, clock)
-        async with bind(cancellation) as scope, resolve(location, storage_options) as place:
+        async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
             on_retry.set(report.retry)
             chosen = choose_format(format, place.name)
             async with WorkerThreads(WORKERS, name="save") as threads:
                 report.phase(Phase.STAGE)
-                flat = await threads.run(assemble, structure, places)
-                tensors = await threads.run(normalise, flat.tensors)
+                flat = await threads.run(without_collection(assemble), structure, places)
+                tensors = await threads.run(without_collection(normalise), flat.tensors)
                 views = tensors.views if handover else await stage(tensors, threads)
                 report.phase(Phase.PLAN)
                 content = Content(tensors.metadata, (len(views),), described, flat.structure)
-                plans = await threads.run(lambda: chosen.plan(content, name=place.name))
+                plans = await threads.run(without_collection(lambda: chosen.plan(content, name=place.name)))
 
                 def committing() -> None:
                     scope.commit()
@@ -152,21 +165,36 @@ async def write_checkpoint(
     try:
         for plan in plans[:-1]:
             member = place.sibling(plan.name)
-            await _write(member, plan, session, exclusive=exclusive, last=False)
-            written.append(member)
-        info = await _write(leader, plans[-1], session, exclusive=exclusive, last=True)
+            await _write(
+                member, plan, session, exclusive, _nothing, lambda _, own=member: written.append(own)
+            )
+        return await _write(leader, plans[-1], session, exclusive, session.committing, session.committed)
     except BaseException as error:
-        if not session.report.committed:
-            await _remove(written, error)
+        if written and not session.report.committed:
+            await run_shielded(_remove(written, error), timeout=CLEANUP_TIMEOUT * len(written))
         raise
-    return info
+
+
+def _nothing() -> None:
+    return None
+
+
+def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
+    written.append(member)
 
 
 async def _write(
-    place: Place, plan: AnyPlan, session: WriteSession, *, exclusive: bool, last: bool
+    place: Place,
+    plan: AnyPlan,
+    session: WriteSession,
+    exclusive: bool,
+    committing: Callable[[], None],
+    committed: Callable[[ObjectInfo], None],
 ) -> ObjectInfo:
     try:
-        return await write_file(place, plan, session, exclusive=exclusive, last=last)
+        return await write_file(
+            place, plan, session, exclusive=exclusive, committing=committing, committed=committed
+        )
     except ObjectExistsError as error:
         raise _exists(place) from error
 
@@ -187,8 +215,8 @@ async def _remove(written: Sequence[Place], error: BaseException) -> None:
     """Delete the members of a set that was not committed."""
     for place in written:
         try:
-            await run_shielded(place.storage.delete(place.key), timeout=CLEANUP_TIMEOUT)
-        except Exception as failure:
+            await place.storage.delete(place.key)
+        except StorageError as failure:
             error.add_note(f"{place.shown} of the unfinished set could not be removed: {failure}")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from asyncckpt._aio import fan_out
+from asyncckpt._aio import fan_out, without_collection
 from asyncckpt.formats.plan import AnyPlan, Digests, FilePlan, Payload, StreamPlan
 from asyncckpt.formats.render import digest_payloads, segments
 from asyncckpt.model.digests import Buffer
@@ -21,11 +21,26 @@ SMALL_FILE_BYTES = 8 * 1024 * 1024
 
 
 async def write_file(
-    place: Place, plan: AnyPlan, session: WriteSession, *, exclusive: bool, last: bool = True
+    place: Place,
+    plan: AnyPlan,
+    session: WriteSession,
+    *,
+    exclusive: bool,
+    committing: Callable[[], None],
+    committed: Callable[[ObjectInfo], None],
 ) -> ObjectInfo:
-    """Write the file so that it is visible whole or not at all. Raises StorageError subclasses."""
+    """Write the file so that it is visible whole or not at all. Raises StorageError subclasses.
+
+    `committing` is called right before the commit begins, `committed` once the file is visible, also when the
+    caller was cancelled meanwhile.
+    """
     if isinstance(plan, FilePlan) and plan.size <= SMALL_FILE_BYTES:
-        return await _write_small(place, plan, session, exclusive=exclusive, last=last)
+        buffers = await session.threads.run(without_collection(_render), plan, session)
+        committing()
+        write = place.storage.write_new if exclusive else place.storage.write
+        info = await write(place.key, buffers, on_commit=committed)
+        session.report.advance(plan.size)
+        return info
     exact, part_bytes = (plan.size, None) if isinstance(plan, FilePlan) else (None, stream_part_bytes(plan))
     writer: ObjectWriter | None = None
     try:
@@ -33,29 +48,18 @@ async def write_file(
             place.key, size=exact, exclusive=exclusive, part_bytes=part_bytes
         ) as writer:
             await _write_parts(place, plan, session, writer)
-            if last:
-                session.committing()
+            committing()
     finally:
-        if last and writer is not None and writer.committed is not None:
-            session.committed(writer.committed)
+        if writer is not None and writer.committed is not None:
+            committed(writer.committed)
     assert writer.committed is not None
     return writer.committed
 
 
-async def _write_small(
-    place: Place, plan: FilePlan, session: WriteSession, *, exclusive: bool, last: bool
-) -> ObjectInfo:
-    def make() -> list[Buffer]:
-        digests = digest_payloads(plan.chunking, plan.payloads, session.source.read, crc32=plan.needs_crc32)
-        return segments(plan, plan.finish(digests, session.source.read), session.source.read)
-
-    buffers = await session.threads.run(make)
-    if last:
-        session.committing()
-    write = place.storage.write_new if exclusive else place.storage.write
-    info = await write(place.key, buffers, on_commit=session.committed if last else None)
-    session.report.advance(plan.size)
-    return info
+def _render(plan: FilePlan, session: WriteSession) -> list[Buffer]:
+    read = session.source.read
+    digests = digest_payloads(plan.chunking, plan.payloads, read, crc32=plan.needs_crc32)
+    return segments(plan, plan.finish(digests, read), read)
 
 
 async def _write_parts(place: Place, plan: AnyPlan, session: WriteSession, writer: ObjectWriter) -> None:
@@ -98,7 +102,9 @@ class _LargeFile:
             await self._write_part(index)
 
     async def _finish(self, digests: Digests) -> Sequence[bytes]:
-        return await self._session.threads.run(self._plan.finish, digests, self._session.source.read)
+        return await self._session.threads.run(
+            without_collection(self._plan.finish), digests, self._session.source.read
+        )
 
     async def _write_parts(self, indices: Sequence[int]) -> None:
         await fan_out(self._write_part, indices, limit=self._writer.concurrency)
@@ -108,7 +114,7 @@ class _LargeFile:
         size = self._cutter.size(index)
         async with session.budget.reserve(size):
             spans, views = await self._gather(index)
-            checksum, sent = await session.threads.run(self._hash, spans, views)
+            checksum, sent = await session.threads.run(without_collection(self._hash), spans, views)
             await self._writer.write_part(index, sent, crc32c=checksum)
         last = next((span.tensor for span in reversed(spans) if span.tensor is not None), None)
         session.report.advance(size, tensor=None if last is None else session.names[last])
@@ -122,7 +128,7 @@ class _LargeFile:
         """The spans of a part, with the bytes of each; those of zeros are empty."""
         if self._session.source.in_memory:
             # Thousands of small tensors in one part would hold up the loop, so all of it is done in a thread.
-            return await self._session.threads.run(self._gather_here, index, tensors_only)
+            return await self._session.threads.run(without_collection(self._gather_here), index, tensors_only)
         spans = self._wanted(index, tensors_only)
         return spans, [await self._fetch(span) for span in spans]
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, final
 
-from asyncckpt._aio import ShieldTimeoutError, run_in_thread, run_shielded, shield
+from asyncckpt._aio import ShieldTimeoutError, run_in_thread, run_shielded, shield, without_collection
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, RangeError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
@@ -152,7 +152,7 @@ class ObjectReader(ABC):
     ) -> list[MergedRange]:
         if len(ranges) <= _PLANNED_ON_THE_LOOP:
             return self._checked(ranges, into, policy)
-        return await run_in_thread(self._checked, ranges, into, policy)
+        return await run_in_thread(without_collection(self._checked), ranges, into, policy)
 
     def _checked(
         self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None

@@ -259,7 +259,7 @@ def test_mutations_of_a_foreign_set_raise_nothing_else(metadata: bytes, shard: b
             read_all({**ORIGINAL, name: damaged})
         except (FormatError, IncompleteCheckpointError) as error:
             problem = str(error)
-            assert problem  # noqa: PT017
+            assert problem
 
 
 @pytest.mark.parametrize("value", HOSTILE_NUMBERS)
@@ -273,7 +273,7 @@ def test_hostile_numbers_in_every_length_field(value: int) -> None:
 
 def test_a_missing_shard_is_named() -> None:
     files = {name: data for name, data in ORIGINAL.items() if name != "ckpt_shard_1.shard"}
-    with pytest.raises(IncompleteCheckpointError, match="'ckpt_shard_1.shard' of the set is missing"):
+    with pytest.raises(IncompleteCheckpointError, match=r"'ckpt_shard_1\.shard' of the set is missing"):
         parse(files)
 
 
@@ -314,7 +314,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         parse(changed_shard(tensors=[tensors[0] | {"shape": [4], "size": 16}, tensors[1]]))
 
 
-@pytest.mark.parametrize("name", ["..", ".", "x/..", "a\0b", "\ud800", "ckpt.metadata.json", "x" * 256])
+@pytest.mark.parametrize("name", ["..", ".", "x/..", "a\0b", "\ud800", "ckpt.metadata.json", "x" * 256, "ä" * 200])
 def test_file_names_that_leave_the_folder_are_refused(name: str) -> None:
     with pytest.raises(LayoutError, match="has the file name"):
         parse(changed_shard(filePath=name))

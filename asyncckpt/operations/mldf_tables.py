@@ -1,0 +1,326 @@
+"""MLDF as a table of samples × fields: partial reads of one field of one sample, and a validation summary.
+
+async with open_table_writer(location, [Field("label", TypeId.INT), array_field("x", "float32", (-1,))]) as table:
+    await table.write({"label": 3, "x": array})
+async with open_table(location) as table:
+    array = await table.read(0, "x")
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from asyncckpt._aio import WorkerThreads
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import FormatError, TensorNotFoundError
+from asyncckpt.formats.index import Need, SourceInfo
+from asyncckpt.formats.mldf_header import ALLOCATION, DESCRIPTOR, Flags, Header, TypeId
+from asyncckpt.formats.mldf_schema import Field, Layout, parse_layout, parse_schema
+from asyncckpt.formats.mldf_table import structure_crc32_start, visible
+from asyncckpt.formats.mldf_values import (
+    Audio,
+    Cell,
+    Image,
+    array_field,
+    decode_cell,
+    decode_value,
+    has_payload,
+)
+from asyncckpt.model.ranges import ByteRange
+from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.mldf_table_writer import TableWriter, open_table_writer
+from asyncckpt.storage.base import ObjectReader
+
+__all__ = [
+    "Audio",
+    "Field",
+    "Image",
+    "TableReader",
+    "TableReport",
+    "TableWriter",
+    "TypeId",
+    "array_field",
+    "open_table",
+    "open_table_writer",
+]
+
+FIRST_BYTES = 128 * 1024
+_ROWS_BYTES = 64 * 1024
+"""Rows are read in runs of about this size; the last ones are kept."""
+_KEPT_RUNS = 8
+_WINDOW_BYTES = 1024 * 1024
+_DECODE_ON_THE_LOOP = 16 * 1024
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_table(
+    location: Location,
+    *,
+    storage_options: StorageOptions | None = None,
+    cancellation: CancellationToken | None = None,
+) -> AsyncIterator[TableReader]:
+    """A table for reading; one or two small reads. Raises FormatError subclasses, ObjectNotFoundError."""
+    async with (
+        bind(cancellation),
+        resolve(location, storage_options) as place,
+        WorkerThreads(1, name="table") as threads,
+        place.storage.open_reader(place.key, first_bytes=FIRST_BYTES) as reader,
+    ):
+        source = SourceInfo(place.name, reader.info.size)
+        try:
+            layout = await _drive(parse_layout(source), reader, threads)
+            fields, _ = await _drive(parse_schema(layout), reader, threads)
+        except FormatError as error:
+            error.args = (f"{place.shown}: {error}", *error.args[1:])
+            raise
+        yield TableReader(reader, threads, layout, fields)
+
+
+async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader, threads: WorkerThreads) -> T:
+    """Answer a parser's needs from the first bytes, or by a read."""
+
+    def advance(data: memoryview | None) -> tuple[Need | None, T | None]:
+        try:
+            return (next(steps) if data is None else steps.send(data)), None
+        except StopIteration as stop:
+            return None, stop.value
+
+    need, result = await threads.run(advance, None)
+    while need is not None:
+        end = min(need.start + need.size, reader.info.size)
+        if end <= len(reader.first):
+            data = memoryview(reader.first)[need.start : end]
+        else:
+            data = memoryview(await reader.read_range(min(need.start, end), end))
+        need, result = await threads.run(advance, data)
+    return result  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What `validate` found. `unchecked` are things that the file has no checksum for."""
+
+    version: str
+    flags: int
+    samples: int
+    fields: tuple[Field, ...]
+    page_bytes: int
+    pointers: dict[str, int]
+    payloads: int
+    payload_bytes: int
+    problems: tuple[str, ...]
+    unchecked: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class TableReader:
+    """An open table. Get one from `open_table`."""
+
+    def __init__(
+        self, reader: ObjectReader, threads: WorkerThreads, layout: Layout, fields: Sequence[Field]
+    ) -> None:
+        self._reader = reader
+        self._threads = threads
+        self._layout = layout
+        self._all = fields
+        self._numbers = visible(fields, layout.descriptors)
+        self._runs: dict[int, bytes] = {}
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields, without asyncckpt's own."""
+        return tuple(self._all[number] for number in self._numbers.values())
+
+    @property
+    def header(self) -> Header:
+        return self._layout.header
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._layout.header.warnings
+
+    def __len__(self) -> int:
+        return self._layout.header.num_samples
+
+    async def read(self, sample: int, field: str) -> Any:
+        """One field of one sample, and nothing else; None where it has no value.
+
+        Raises IndexError, TensorNotFoundError, FormatError subclasses.
+        """
+        number = self._numbers.get(field)
+        if number is None:
+            known = ", ".join(list(self._numbers)[:10])
+            raise TensorNotFoundError(f"the table has no field {field[:80]!r}; it has {known}")
+        return await self._value(number, await self._row(sample))
+
+    async def read_sample(self, sample: int) -> dict[str, Any]:
+        """All fields of one sample. Raises as `read` does."""
+        row = await self._row(sample)
+        return {name: await self._value(number, row) for name, number in self._numbers.items()}
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        """Every sample, in order."""
+        for sample in range(len(self)):
+            yield await self.read_sample(sample)
+
+    async def validate(self) -> TableReport:
+        """Look at every byte: pointers, the allocation table, and all checksums there are."""
+        header = self._layout.header
+        check = _Validation(self._layout, self._all)
+        await self._windows(header.metadata_ptr, header.num_samples * self._layout.row_bytes, check.rows)
+        await self._windows(
+            header.alloc_table_ptr, self._reader.info.size - header.alloc_table_ptr, check.entries
+        )
+        if header.flags & Flags.CRC32:
+            await self._windows(header.data_ptr, header.alloc_table_ptr - header.data_ptr, check.data)
+        if header.structure_crc32:
+            descriptors = await self._reader.read_range(
+                header.field_desc_ptr, header.field_desc_ptr + header.num_fields * DESCRIPTOR.size
+            )
+            check.begin_structure(descriptors)
+            await self._windows(header.metadata_ptr, check.table_bytes, check.structure)
+            await self._windows(
+                header.alloc_table_ptr, self._reader.info.size - header.alloc_table_ptr, check.structure
+            )
+        return check.report(self.fields)
+
+    async def _windows(self, start: int, size: int, check: Any) -> None:
+        step = _WINDOW_BYTES - _WINDOW_BYTES % max(self._layout.row_bytes, 1) or self._layout.row_bytes
+        for offset in range(start, start + size, step):
+            data = await self._reader.read_range(offset, min(offset + step, start + size))
+            await self._threads.run(check, data)
+
+    async def _row(self, sample: int) -> bytes:
+        count, width = len(self), self._layout.row_bytes
+        if not -count <= sample < count:
+            raise IndexError(f"sample {sample} of a table of {count}")
+        per_run = max(1, _ROWS_BYTES // width)
+        run, inside = divmod(sample % count, per_run)
+        data = self._runs.get(run)
+        if data is None:
+            start = self._layout.header.metadata_ptr + run * per_run * width
+            rows = min(per_run, count - run * per_run)
+            data = await self._reader.read_range(start, start + rows * width)
+            while len(self._runs) >= _KEPT_RUNS:
+                self._runs.pop(next(iter(self._runs)), None)
+            self._runs[run] = data
+        return data[inside * width : (inside + 1) * width]
+
+    async def _value(self, number: int, row: bytes) -> Any:
+        field, offsets = self._all[number], self._layout.offsets
+        cell = decode_cell(field, row[offsets[number] : offsets[number + 1]])
+        if not has_payload(field):
+            return decode_value(field, cell, bytearray())
+        if cell.start == 0:
+            return None
+        self._layout.require_payload(cell.start, cell.size, f"field {field.name[:80]!r}")
+        return await self._decode(field, cell)
+
+    async def _decode(self, field: Field, cell: Cell) -> Any:
+        wanted = ByteRange(cell.start, cell.start + cell.size)
+        if wanted.size <= _DECODE_ON_THE_LOOP:
+            data = bytearray(wanted.size)
+            await self._reader.read_ranges([wanted], [memoryview(data)])
+            return decode_value(field, cell, data)
+        data = await self._threads.run(bytearray, wanted.size)
+        await self._reader.read_ranges([wanted], [memoryview(data)])
+        return await self._threads.run(decode_value, field, cell, data)
+
+
+class _Validation:
+    """Collects what is wrong; fed with windows of the file, from a worker thread."""
+
+    def __init__(self, layout: Layout, fields: Sequence[Field]) -> None:
+        self._layout = layout
+        self._header = layout.header
+        self._columns = [
+            (field, layout.offsets[number] // 8) for number, field in enumerate(fields) if has_payload(field)
+        ]
+        self.table_bytes = layout.header.num_samples * layout.row_bytes
+        self._payloads = self._payload_bytes = 0
+        self._data_crc32 = self._structure_crc32 = 0
+        self._end = 0
+        self._problems: dict[str, int] = {}
+
+    def rows(self, data: bytes) -> None:
+        """Every payload lies in the data region."""
+        table = np.frombuffer(data, "<u8").reshape(-1, self._layout.row_bytes // 8)
+        for field, column in self._columns:
+            starts, sizes = table[:, column], table[:, column + 1]
+            if field.type_id != TypeId.NDARRAY:
+                sizes = sizes & np.uint64(0xFFFFFFFF)
+            there = starts != 0
+            first, end = np.uint64(self._header.data_ptr), np.uint64(self._header.alloc_table_ptr)
+            inside = (starts >= first) & (starts <= end) & (sizes <= end - np.minimum(starts, end))
+            outside = int((there & ~inside).sum())
+            if outside:
+                self._note(f"payloads of field {field.name[:80]!r} lie outside the data", outside)
+            self._payloads += int(there.sum())
+            self._payload_bytes += sum(sizes[there & inside].tolist())
+
+    def entries(self, data: bytes) -> None:
+        """The allocation table is sorted, and its entries lie in the data region, apart from each other."""
+        for start, size, _ in ALLOCATION.iter_unpack(data[: len(data) - len(data) % ALLOCATION.size]):
+            if start < max(self._end, self._header.data_ptr) or start + size > self._header.alloc_table_ptr:
+                self._note("entries of the allocation table are not in order, or lie outside the data", 1)
+            self._end = max(self._end, start + size)
+
+    def data(self, data: bytes) -> None:
+        self._data_crc32 = zlib.crc32(data, self._data_crc32)
+
+    def begin_structure(self, descriptors: bytes) -> None:
+        self._structure_crc32 = structure_crc32_start(self._header, descriptors)
+
+    def structure(self, data: bytes) -> None:
+        self._structure_crc32 = zlib.crc32(data, self._structure_crc32)
+
+    def _note(self, problem: str, count: int) -> None:
+        self._problems[problem] = self._problems.get(problem, 0) + count
+
+    def report(self, fields: tuple[Field, ...]) -> TableReport:
+        header = self._header
+        problems = [f"{count} {problem}" for problem, count in self._problems.items()]
+        unchecked = []
+        if not header.flags & Flags.CRC32:
+            unchecked.append("the data has no CRC32 (flag 4)")
+        elif self._data_crc32 != header.data_crc32:
+            problems.append(
+                f"the data is damaged: its CRC32 is {self._data_crc32:08x}, the file says {header.data_crc32:08x}"
+            )
+        if not header.structure_crc32:
+            unchecked.append("the structure has no CRC32")
+        elif self._structure_crc32 != header.structure_crc32:
+            problems.append(
+                f"the structure is damaged: its CRC32 is {self._structure_crc32:08x}, "
+                f"the file says {header.structure_crc32:08x}"
+            )
+        return TableReport(
+            version=header.version,
+            flags=header.flags,
+            samples=header.num_samples,
+            fields=fields,
+            page_bytes=header.page_size,
+            pointers={
+                "field_desc": header.field_desc_ptr,
+                "metadata": header.metadata_ptr,
+                "data": header.data_ptr,
+                "alloc_table": header.alloc_table_ptr,
+            },
+            payloads=self._payloads,
+            payload_bytes=self._payload_bytes,
+            problems=tuple(problems),
+            unchecked=tuple(unchecked),
+            warnings=header.warnings,
+        )

@@ -1,0 +1,130 @@
+"""METAGRAPH through the public calls: saved, opened, loaded and verified on a disk and in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncckpt.errors import (
+    ChecksumMismatchError,
+    DecryptionError,
+    FormatError,
+    MissingBaseError,
+    SignatureError,
+)
+from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle, verify_key_of
+from asyncckpt.operations.load import load
+from asyncckpt.operations.reader import open_checkpoint
+from asyncckpt.operations.save import save
+from asyncckpt.operations.verify import verify
+from asyncckpt.storage.memory import MemoryStorage
+
+KEY = b"k" * 32
+SIGNING_KEY = b"s" * 32
+SEALED: list[dict[str, Any]] = [
+    {},
+    {"compress": True},
+    {"key": KEY},
+    {"signing_key": SIGNING_KEY, "verify_key": verify_key_of(SIGNING_KEY)},
+    {"compress": True, "key": KEY, "signing_key": SIGNING_KEY, "verify_key": verify_key_of(SIGNING_KEY)},
+]
+
+
+def state(step: int = 3) -> dict[str, Any]:
+    noise = np.random.default_rng(1).integers(0, 256, 10 << 20, dtype="u1")
+    tied = np.arange(5.0)
+    return {"model": {"w": noise, "a": tied, "b": tied}, "step": step, "list": [np.float32(2), "x", None]}
+
+
+def assert_state(found: Any, step: int = 3) -> None:
+    expected = state(step)
+    assert found["step"] == step
+    assert found["list"] == expected["list"]
+    assert found["model"]["a"] is found["model"]["b"]
+    for name, array in expected["model"].items():
+        assert np.array_equal(found["model"][name], array)
+
+
+@pytest.mark.parametrize("options", SEALED)
+async def test_a_state_on_a_disk_comes_back_and_verifies(tmp_path: Path, options: dict[str, Any]) -> None:
+    fmt = MetagraphFormat(**options)
+    path = tmp_path / "m.mgb"
+    await save(state(), path, format=fmt)
+    assert_state(await load(path, format=fmt))
+    report = await verify(path, format=fmt)
+    assert (report.problems, report.unchecked, report.format) == ((), (), "metagraph")
+    async with open_checkpoint(path, format=fmt) as checkpoint:
+        piece = await checkpoint.read_slice("model.w", slice(5_000_000, 5_000_010))
+        assert piece.tolist() == state()["model"]["w"][5_000_000:5_000_010].tolist()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.mgb"]
+
+
+@pytest.mark.parametrize("options", SEALED)
+async def test_a_state_in_memory_comes_back(options: dict[str, Any]) -> None:
+    fmt = MetagraphFormat(**options)
+    async with MemoryStorage() as storage:
+        await save(state(), (storage, "m.mgb"), format=fmt)
+        assert_state(await load((storage, "m.mgb"), format=fmt))
+
+
+async def test_verify_finds_what_opening_does_not_look_at(tmp_path: Path) -> None:
+    path = tmp_path / "m.mgb"
+    await save({"a": np.ones(3, "u1"), "b": np.ones(3, "u1")}, path, format=MetagraphFormat())
+    data = bytearray(path.read_bytes())
+    data[-60] ^= 1  # between a and b, inside STORE
+    path.write_bytes(data)
+    await load(path, format=MetagraphFormat())
+    problems = [str(problem) for problem in (await verify(path, format=MetagraphFormat())).problems]
+    assert any("section STORE is damaged" in problem for problem in problems)
+    assert any("padding and should be zero" in problem for problem in problems)
+
+
+async def test_wrong_keys_have_errors_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.mgb"
+    await save({"a": np.ones(3)}, path, format=MetagraphFormat(key=KEY, signing_key=SIGNING_KEY))
+    with pytest.raises(DecryptionError, match="is encrypted"):
+        await load(path, format=MetagraphFormat())
+    with pytest.raises(DecryptionError, match="the key is another one"):
+        await load(path, format=MetagraphFormat(key=SIGNING_KEY))
+    with pytest.raises(SignatureError, match="was signed with the key"):
+        await load(path, format=MetagraphFormat(key=KEY, verify_key=verify_key_of(KEY)))
+
+
+async def test_a_delta_is_saved_against_an_open_base_and_needs_it(tmp_path: Path) -> None:
+    base_path, path = tmp_path / "base.mgb", tmp_path / "next.mgb"
+    await save(state(), base_path, format=MetagraphFormat())
+    async with open_checkpoint(base_path, format=MetagraphFormat()) as checkpoint:
+        base = base_bundle(checkpoint.index, base_path.name)
+    await save(state(4), path, format=MetagraphFormat(base=base))
+    assert path.stat().st_size < 16_384
+    assert_state(await load(path, format=MetagraphFormat()), 4)
+    report = await verify(path, format=MetagraphFormat())
+    assert (report.problems, report.unchecked) == ((), ())
+
+    damaged = bytearray(base_path.read_bytes())
+    damaged[5_000_000] ^= 1
+    base_path.write_bytes(damaged)
+    with pytest.raises(ChecksumMismatchError, match=r"tensor 'model\.w'"):
+        await load(path, format=MetagraphFormat())
+    problems = [str(problem) for problem in (await verify(path, format=MetagraphFormat())).problems]
+    assert any("section STORE is damaged" in problem for problem in problems)
+
+    base_path.unlink()
+    with pytest.raises(MissingBaseError, match=r"put 'base\.mgb' beside it"):
+        await load(path, format=MetagraphFormat())
+
+
+async def test_a_flipped_bit_anywhere_in_a_frame_names_the_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "m.mgb"
+    fmt = MetagraphFormat(compress=True)
+    await save({"w": np.arange(1 << 20)}, path, format=fmt)
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumMismatchError, match="tensor 'w' is damaged: its frame 0") as caught:
+        await load(path, format=fmt)
+    assert isinstance(caught.value, FormatError)
+    assert caught.value.tensor == "w"

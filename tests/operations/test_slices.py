@@ -1,0 +1,188 @@
+"""Slices: the same items as numpy's, from the bytes that hold them and little else."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asyncckpt
+from asyncckpt.model import digests
+from asyncckpt.operations import slices
+from asyncckpt.operations.slices import select
+from asyncckpt.storage.memory import MemoryStorage
+from tests.operations.test_requests import RemoteMemory
+
+SHAPES = [(), (0,), (7,), (5, 0, 3), (6, 5), (4, 3, 5), (2, 3, 2, 3)]
+
+
+@st.composite
+def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Anything numpy takes as basic index of that shape: integers and slices of any step, or fewer of them."""
+    parts: list[Any] = []
+    for size in shape[: draw(st.integers(0, len(shape)))]:
+        bound = st.none() | st.integers(-size - 2, size + 2)
+        step = st.none() | st.integers(-3, 3).filter(bool)
+        choice = st.builds(slice, bound, bound, step)
+        parts.append(draw(choice | st.integers(-size, size - 1) if size else choice))
+    return tuple(parts)
+
+
+@st.composite
+def shapes_and_indices(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    shape = draw(st.sampled_from(SHAPES) | st.lists(st.integers(0, 5), max_size=4).map(tuple))
+    return shape, draw(indices(shape))
+
+
+def numbered(shape: tuple[int, ...]) -> np.ndarray:
+    return np.arange(prod(shape), dtype=np.int32).reshape(shape)
+
+
+# --- the arithmetic ---------------------------------------------------------------------------------------------
+
+
+@given(case=shapes_and_indices(), most_runs=st.sampled_from([1, 3, 4096]))
+def test_the_runs_hold_every_selected_item(
+    case: tuple[tuple[int, ...], tuple[Any, ...]], most_runs: int
+) -> None:
+    shape, index = case
+    array = numbered(shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "_MOST_RUNS", most_runs)
+        selection = select(shape, 4, index)
+    read = np.full(array.size, -1, np.int32)
+    flat = array.reshape(-1)
+    for run in selection.runs:
+        assert 0 <= run.start < run.end <= array.nbytes
+        read[run.start // 4 : run.end // 4] = flat[run.start // 4 : run.end // 4]
+    expected = array[index]
+    rows = read.reshape(shape)[selection.rows] if shape else read.reshape(shape)
+    found = rows[selection.index]
+    assert found.shape == expected.shape
+    assert np.array_equal(found, expected)
+    starts = [run.start for run in selection.runs]
+    assert starts == sorted(set(starts))
+
+
+@given(case=shapes_and_indices())
+def test_a_box_is_read_without_a_byte_too_many(case: tuple[tuple[int, ...], tuple[Any, ...]]) -> None:
+    shape, index = case
+    plain = tuple(
+        slice(part.start, part.stop) if isinstance(part, slice) else slice(part % size, part % size + 1)
+        for part, size in zip(index, shape, strict=False)
+    )
+    selection = select(shape, 4, plain)
+    assert sum(run.size for run in selection.runs) == numbered(shape)[plain].nbytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "message"),
+    [
+        ((2, 3), (0, 0, 0), "3 indices for a tensor of rank 2"),
+        ((2, 3), (5,), "index 5 is outside a dimension of 2"),
+        ((2, 3), (0, -4), "index -4 is outside a dimension of 3"),
+        ((0,), (0,), "index 0 is outside a dimension of 0"),
+        ((), (0,), "1 indices for a tensor of rank 0"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(
+    shape: tuple[int, ...], index: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(asyncckpt.MismatchError, match=message):
+        select(shape, 4, index)
+
+
+# --- read from a checkpoint -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small tensors have many checksum chunks."""
+    monkeypatch.setattr(digests, "MIN_CHUNK_BYTES", 64)
+
+
+async def _save(storage: asyncckpt.ICheckpointStorage) -> dict[str, np.ndarray]:
+    state = {f"t{i}": numbered(shape) for i, shape in enumerate(SHAPES)}
+    # Wide enough that most of it lies beyond the block that an open reads.
+    state["wide"] = np.arange(90_000, dtype=np.int32).reshape(300, 300)
+    await asyncckpt.save(state, (storage, "a.checkpoint"))
+    return state
+
+
+@pytest.mark.usefixtures("tiny_chunks")
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
+async def test_slices_of_a_checkpoint_are_numpys(kind: str, verify: bool, tmp_path: Path) -> None:
+    storage = {
+        "memory": MemoryStorage,
+        "remote": RemoteMemory,
+        "local": lambda: asyncckpt.LocalStorage(tmp_path),
+    }[kind]()
+    state = await _save(storage)
+    examples = 0
+    async with storage, asyncckpt.open_checkpoint((storage, "a.checkpoint"), verify=verify) as checkpoint:
+        for name, index in _every_kind_of_index(state):
+            found = await checkpoint.read_slice(name, index)
+            expected = state[name][index]
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape, (name, index)
+            assert np.array_equal(found, expected), (name, index)
+            examples += 1
+    assert examples > 80
+
+
+def _every_kind_of_index(state: dict[str, np.ndarray]) -> list[tuple[str, tuple[Any, ...]]]:
+    parts: list[Any] = [slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(3, 1), 0, -1]
+    cases: list[tuple[str, tuple[Any, ...]]] = []
+    for name, array in state.items():
+        cases.append((name, ()))
+        for part in parts:
+            for axis in range(array.ndim):
+                if isinstance(part, int) and not array.shape[axis]:
+                    continue
+                cases.append((name, (*[slice(None)] * axis, part)))
+    cases += [("wide", (slice(100, 200, 7), slice(250, 3, -9))), ("wide", (299, 299)), ("t5", (-1, -1, -1))]
+    return cases
+
+
+@given(data=st.data())
+async def test_any_slice_of_a_remote_checkpoint(data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from(SHAPES))
+    index = data.draw(indices(shape))
+    storage = RemoteMemory()
+    await asyncckpt.save({"w": numbered(shape)}, (storage, "x"))
+    async with asyncckpt.open_checkpoint((storage, "x")) as checkpoint:
+        found = await checkpoint.read_slice("w", index)
+    assert np.array_equal(found, numbered(shape)[index])
+    assert found.shape == numbered(shape)[index].shape
+
+
+@pytest.mark.usefixtures("tiny_chunks")
+async def test_a_damaged_chunk_fails_the_slices_that_touch_it_and_no_other() -> None:
+    storage = RemoteMemory()
+    await _save(storage)
+    data = bytearray(await storage.read("a.checkpoint"))
+    needle = np.arange(45_000, 45_010, dtype=np.int32).tobytes()
+    data[data.index(needle)] ^= 1
+    await storage.write("a.checkpoint", data)
+    async with asyncckpt.open_checkpoint((storage, "a.checkpoint")) as checkpoint:
+        with pytest.raises(asyncckpt.ChecksumMismatchError, match="'wide'") as caught:
+            await checkpoint.read_slice("wide", 150)
+        assert caught.value.tensor == "wide"
+        rows = await checkpoint.read_slice("wide", slice(160, 170))
+    assert rows[0, 0] == 160 * 300
+
+
+async def test_a_single_index_or_slice_needs_no_tuple() -> None:
+    storage = MemoryStorage()
+    await asyncckpt.save({"w": numbered((4, 3))}, (storage, "x"))
+    async with asyncckpt.open_checkpoint((storage, "x")) as checkpoint:
+        assert np.array_equal(await checkpoint.read_slice("w", 2), numbered((4, 3))[2])
+        assert np.array_equal(await checkpoint.read_slice("w", slice(1, 2)), numbered((4, 3))[1:2])
+        with pytest.raises(asyncckpt.TensorNotFoundError, match="no tensor 'v'"):
+            await checkpoint.read_slice("v", 0)

@@ -1,0 +1,90 @@
+"""A TCP server whose every connection is handled by a test's own function."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+Handler = Callable[[socket.socket], None]
+
+
+class ScriptedServer:
+    """Calls `handler(connection)` in a thread for each connection; all threads are joined at the end."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.connections = 0
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, function: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=function, args=args, name="scripted", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            self._handler(connection)
+
+
+def read_request(connection: socket.socket) -> tuple[list[str], bytes]:
+    """The lines of the head, and the body by its Content-Length; no line at all when the client is gone."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            return [], b""
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    length = next(
+        (int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length:")), 0
+    )
+    while len(body) < length:
+        more = connection.recv(1 << 20)
+        if not more:
+            break
+        body += more
+    return lines, body
+
+
+def answering(body: bytes, *, status: str = "200 OK", extra: str = "") -> Handler:
+    """A handler that gives the same answer to every request of a connection."""
+
+    def handle(connection: socket.socket) -> None:
+        while read_request(connection)[0]:
+            head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+            connection.sendall(head.encode() + body)
+
+    return handle
