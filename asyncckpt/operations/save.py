@@ -165,9 +165,8 @@ async def write_checkpoint(
     try:
         for plan in plans[:-1]:
             member = place.sibling(plan.name)
-            await _write(
-                member, plan, session, exclusive, _nothing, lambda _, own=member: written.append(own)
-            )
+            committed = partial(_note, written, member)
+            await _write(member, plan, session, exclusive, _nothing, committed)
         return await _write(leader, plans[-1], session, exclusive, session.committing, session.committed)
     except BaseException as error:
         if written and not session.report.committed:
