@@ -76,7 +76,7 @@ def shown_progress() -> Iterator[ProgressCallback]:
     def print_quarters(event: asyncckpt.ProgressEvent) -> None:
         nonlocal quarter
         reached = 4 * event.bytes_done // event.bytes_total if event.bytes_total else 0
-        if event.phase == asyncckpt.Phase.WRITE and reached > quarter:
+        if reached > quarter:
             quarter = reached
             say(f"{quarter * 25:3} %  {human_size(event.bytes_done)}", "dim")
 
@@ -160,12 +160,13 @@ async def cancel_it(state: dict[str, Any], folder: Path) -> None:
             source.cancel("the demo says stop")
 
     try:
-        with stopwatch() as seconds:
-            await asyncckpt.save(
-                newer, folder / NAME, overwrite=True, cancellation=source.token, progress=cancel_halfway
-            )
+        await asyncckpt.save(
+            newer, folder / NAME, overwrite=True, cancellation=source.token, progress=cancel_halfway
+        )
     except asyncckpt.OperationCancelledError as error:
         say(f"OperationCancelledError: {error} (at {reached:.0%})")
+    else:
+        raise SystemExit("the save was over before it could be cancelled: try a larger --size")
     show_folder(folder)
     with stopwatch() as seconds:
         loaded = await asyncckpt.load(folder / NAME)

@@ -257,7 +257,8 @@ def _new_root(reader: FlatReader, table: Table) -> tuple[bytearray, int, dict[in
     widths = _field_widths(table)
     widths |= dict.fromkeys(_METADATA_SLOTS, 4)
     vtable = bytearray(4 + 2 * slots)
-    root = aligned(len(vtable) + 4, 8) - 4  # the fields after the root's own four bytes are then 8-aligned
+    # Four bytes stay free for the root's place; the fields after the root's own four bytes are 8-aligned.
+    root = aligned(4 + len(vtable) + 4, 8) - 4
     placed: dict[int, int] = {}
     end = root + 4
     for slot in sorted(widths, key=lambda slot: -widths[slot]):

@@ -67,16 +67,16 @@ def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
         return (yield from _parse_bare(source, options))
     names = ShardName.parse(source.name)
     if names is None or names.count == 1:
-        file = yield from _read_file("", source.size)
-        return (yield from _index([file], ("",), options))
+        file = yield from read_file("", source.size)
+        return (yield from index_files([file], ("",), options))
     siblings = [names.shard(i) for i in range(names.count) if i != names.index]
     numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
     for i in range(names.count):
         name = "" if i == names.index else names.shard(i)
-        file = yield from _read_file(name, source.size if name == "" else None)
+        file = yield from read_file(name, source.size if name == "" else None)
         read.append(replace(file, number=numbers[name]))
-    return (yield from _index(read, tuple(numbers), options))
+    return (yield from index_files(read, tuple(numbers), options))
 
 
 def _parse_bare(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
@@ -89,7 +89,7 @@ def _parse_bare(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
     window = yield from need_exactly(0, source.size, "the graph")
     graph = read_graph(window, LE_U32.unpack_from(window)[0])
     file = SdnbFile(Header(source.size, 0), {}, graph, window, 0, [], None, source.size)
-    index = yield from _index([file], ("",), options)
+    index = yield from index_files([file], ("",), options)
     return replace(index, version=BARE_VERSION)
 
 
@@ -111,7 +111,8 @@ class SdnbFile:
     number: int = 0
 
 
-def _read_file(file: str, size: int | None) -> Generator[Need, memoryview, SdnbFile]:
+def read_file(file: str, size: int | None) -> Generator[Need, memoryview, SdnbFile]:
+    """Decode one file; `size` is None where it is not known. Raises FormatError subclasses."""
     what = f"file {file!r}" if file else "the file"
     head = yield from need_exactly(0, HEADER_BYTES + ROOT_BYTES, f"the header of {what}", file=file)
     header = Header.decode(head)
@@ -352,7 +353,7 @@ def _dtype_name(code: int, name: str) -> str:
     return dtype
 
 
-def _index(
+def index_files(
     files: Sequence[SdnbFile], names: tuple[str, ...], options: SdnbOptions
 ) -> Generator[Need, memoryview, Index]:
     """`files[0]` leads: its graph gives the order, its block the checksums of the whole set."""

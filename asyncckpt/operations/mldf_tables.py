@@ -9,20 +9,17 @@ async with open_table(location) as table:
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import numpy as np
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import FormatError, TensorNotFoundError
 from asyncckpt.formats.index import Need, SourceInfo
-from asyncckpt.formats.mldf_header import ALLOCATION, DESCRIPTOR, Flags, Header, TypeId
+from asyncckpt.formats.mldf_header import DESCRIPTOR, Flags, Header, TypeId
 from asyncckpt.formats.mldf_schema import Field, Layout, parse_layout, parse_schema
-from asyncckpt.formats.mldf_table import structure_crc32_start, visible
+from asyncckpt.formats.mldf_table import visible
 from asyncckpt.formats.mldf_values import (
     Audio,
     Cell,
@@ -35,6 +32,7 @@ from asyncckpt.formats.mldf_values import (
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.mldf_table_writer import TableWriter, open_table_writer
+from asyncckpt.operations.mldf_validate import TableReport, Validation
 from asyncckpt.storage.base import ObjectReader
 
 __all__ = [
@@ -103,27 +101,6 @@ async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader, th
     return result  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """What `validate` found. `unchecked` are things that the file has no checksum for."""
-
-    version: str
-    flags: int
-    samples: int
-    fields: tuple[Field, ...]
-    page_bytes: int
-    pointers: dict[str, int]
-    payloads: int
-    payload_bytes: int
-    problems: tuple[str, ...]
-    unchecked: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-
 class TableReader:
     """An open table. Get one from `open_table`."""
 
@@ -176,27 +153,23 @@ class TableReader:
 
     async def validate(self) -> TableReport:
         """Look at every byte: pointers, the allocation table, and all checksums there are."""
-        header = self._layout.header
-        check = _Validation(self._layout, self._all)
-        await self._windows(header.metadata_ptr, header.num_samples * self._layout.row_bytes, check.rows)
-        await self._windows(
-            header.alloc_table_ptr, self._reader.info.size - header.alloc_table_ptr, check.entries
-        )
-        if header.flags & Flags.CRC32:
-            await self._windows(header.data_ptr, header.alloc_table_ptr - header.data_ptr, check.data)
-        if header.structure_crc32:
-            descriptors = await self._reader.read_range(
+        header, size = self._layout.header, self._reader.info.size
+        check = Validation(self._layout, self._all)
+        check.descriptors(
+            await self._reader.read_range(
                 header.field_desc_ptr, header.field_desc_ptr + header.num_fields * DESCRIPTOR.size
             )
-            check.begin_structure(descriptors)
-            await self._windows(header.metadata_ptr, check.table_bytes, check.structure)
-            await self._windows(
-                header.alloc_table_ptr, self._reader.info.size - header.alloc_table_ptr, check.structure
-            )
+        )
+        width = self._layout.row_bytes
+        await self._feed(check.rows, header.metadata_ptr, header.num_samples * width, unit=width)
+        await self._feed(check.entries, header.alloc_table_ptr, size - header.alloc_table_ptr, unit=16)
+        if header.flags & Flags.CRC32:
+            await self._feed(check.data, header.data_ptr, header.alloc_table_ptr - header.data_ptr, unit=1)
         return check.report(self.fields)
 
-    async def _windows(self, start: int, size: int, check: Any) -> None:
-        step = _WINDOW_BYTES - _WINDOW_BYTES % max(self._layout.row_bytes, 1) or self._layout.row_bytes
+    async def _feed(self, check: Callable[[bytes], None], start: int, size: int, *, unit: int) -> None:
+        """Hand a run of the file over in windows of whole units."""
+        step = max(unit, _WINDOW_BYTES // unit * unit)
         for offset in range(start, start + size, step):
             data = await self._reader.read_range(offset, min(offset + step, start + size))
             await self._threads.run(check, data)
@@ -236,90 +209,3 @@ class TableReader:
         data = await self._threads.run(bytearray, wanted.size)
         await self._reader.read_ranges([wanted], [memoryview(data)])
         return await self._threads.run(decode_value, field, cell, data)
-
-
-class _Validation:
-    """Collects what is wrong; fed with windows of the file, from a worker thread."""
-
-    def __init__(self, layout: Layout, fields: Sequence[Field]) -> None:
-        self._layout = layout
-        self._header = layout.header
-        self._columns = [
-            (field, layout.offsets[number] // 8) for number, field in enumerate(fields) if has_payload(field)
-        ]
-        self.table_bytes = layout.header.num_samples * layout.row_bytes
-        self._payloads = self._payload_bytes = 0
-        self._data_crc32 = self._structure_crc32 = 0
-        self._end = 0
-        self._problems: dict[str, int] = {}
-
-    def rows(self, data: bytes) -> None:
-        """Every payload lies in the data region."""
-        table = np.frombuffer(data, "<u8").reshape(-1, self._layout.row_bytes // 8)
-        for field, column in self._columns:
-            starts, sizes = table[:, column], table[:, column + 1]
-            if field.type_id != TypeId.NDARRAY:
-                sizes = sizes & np.uint64(0xFFFFFFFF)
-            there = starts != 0
-            first, end = np.uint64(self._header.data_ptr), np.uint64(self._header.alloc_table_ptr)
-            inside = (starts >= first) & (starts <= end) & (sizes <= end - np.minimum(starts, end))
-            outside = int((there & ~inside).sum())
-            if outside:
-                self._note(f"payloads of field {field.name[:80]!r} lie outside the data", outside)
-            self._payloads += int(there.sum())
-            self._payload_bytes += sum(sizes[there & inside].tolist())
-
-    def entries(self, data: bytes) -> None:
-        """The allocation table is sorted, and its entries lie in the data region, apart from each other."""
-        for start, size, _ in ALLOCATION.iter_unpack(data[: len(data) - len(data) % ALLOCATION.size]):
-            if start < max(self._end, self._header.data_ptr) or start + size > self._header.alloc_table_ptr:
-                self._note("entries of the allocation table are not in order, or lie outside the data", 1)
-            self._end = max(self._end, start + size)
-
-    def data(self, data: bytes) -> None:
-        self._data_crc32 = zlib.crc32(data, self._data_crc32)
-
-    def begin_structure(self, descriptors: bytes) -> None:
-        self._structure_crc32 = structure_crc32_start(self._header, descriptors)
-
-    def structure(self, data: bytes) -> None:
-        self._structure_crc32 = zlib.crc32(data, self._structure_crc32)
-
-    def _note(self, problem: str, count: int) -> None:
-        self._problems[problem] = self._problems.get(problem, 0) + count
-
-    def report(self, fields: tuple[Field, ...]) -> TableReport:
-        header = self._header
-        problems = [f"{count} {problem}" for problem, count in self._problems.items()]
-        unchecked = []
-        if not header.flags & Flags.CRC32:
-            unchecked.append("the data has no CRC32 (flag 4)")
-        elif self._data_crc32 != header.data_crc32:
-            problems.append(
-                f"the data is damaged: its CRC32 is {self._data_crc32:08x}, the file says {header.data_crc32:08x}"
-            )
-        if not header.structure_crc32:
-            unchecked.append("the structure has no CRC32")
-        elif self._structure_crc32 != header.structure_crc32:
-            problems.append(
-                f"the structure is damaged: its CRC32 is {self._structure_crc32:08x}, "
-                f"the file says {header.structure_crc32:08x}"
-            )
-        return TableReport(
-            version=header.version,
-            flags=header.flags,
-            samples=header.num_samples,
-            fields=fields,
-            page_bytes=header.page_size,
-            pointers={
-                "field_desc": header.field_desc_ptr,
-                "metadata": header.metadata_ptr,
-                "data": header.data_ptr,
-                "alloc_table": header.alloc_table_ptr,
-            },
-            payloads=self._payloads,
-            payload_bytes=self._payload_bytes,
-            problems=tuple(problems),
-            unchecked=tuple(unchecked),
-            warnings=header.warnings,
-        )

@@ -1,6 +1,7 @@
 """The code blocks of the README and the docs, as a test runs them.
 
 - All ```python blocks of a page run from top to bottom, in one namespace and one empty folder; `await` is allowed.
+- A block with `asyncio.run` in it is a program of its own.
 - In ```bash blocks the lines that begin with `asyncckpt ` run; `# exit code 1` at the end of a line is what is expected.
 - `<!-- needs: minio -->` (or gcs, safetensors …) before a block: it runs only where that is at hand; the names of
   the docs' imaginary bucket and server are then replaced by those of the real one.
@@ -76,7 +77,9 @@ async def run_page(page: Path, *, at_hand: frozenset[str], replaced: Mapping[str
         text = block.text
         for placeholder, real in replaced.items():
             text = text.replace(placeholder, real)
-        if block.language == "python":
+        if block.language == "python" and "asyncio.run(" in text:
+            await _run_program([sys.executable, "-c", text], block)
+        elif block.language == "python":
             await _run_python(text, block, names)
         else:
             await _run_commands(text, block)
@@ -100,11 +103,12 @@ async def _run_commands(text: str, block: Block) -> None:
         found = _EXIT_CODE.search(line)
         expected = int(found[1]) if found else 0
         arguments = shlex.split(line, comments=True)[1:]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "asyncckpt.cli", *arguments),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        assert process.returncode == expected, f"{block.place}: {line}: {output.decode()}"
+        await _run_program([sys.executable, "-m", "asyncckpt.cli", *arguments], block, expected=expected)
+
+
+async def _run_program(arguments: list[str], block: Block, *, expected: int = 0) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == expected, f"{block.place}: {arguments[1:]}: {output.decode()}"

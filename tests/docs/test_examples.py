@@ -50,8 +50,7 @@ def run(*arguments: str, folder: Path, **environment: str) -> str:
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_example(name: str, tmp_path: Path) -> None:
-    smaller = ("--size", "128") if name == "demo.py" else ()
-    printed = run(str(EXAMPLES / name), *smaller, folder=tmp_path)
+    printed = run(str(EXAMPLES / name), folder=tmp_path)
     assert [text for text in SAID[name] if text not in printed] == []
     assert list(tmp_path.iterdir()) == [], "the example left files behind"
 

@@ -153,3 +153,13 @@ def test_blocking_calls(tmp_path: Path) -> None:
 async def test_blocking_calls_refuse_a_running_loop(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="await asyncckpt's own"):
         asyncckpt.blocking.load(tmp_path / "a.checkpoint")
+
+
+async def test_a_link_that_the_caller_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    await asyncckpt.save({"w": np.arange(3)}, tmp_path / "blobs" / "0123")
+    link = tmp_path / "model.checkpoint"
+    link.symlink_to(tmp_path / "blobs" / "0123")
+    assert_identical(await asyncckpt.load(link), {"w": np.arange(3)})
+    with pytest.raises(asyncckpt.InvalidKeyError):
+        await asyncckpt.load((asyncckpt.LocalStorage(tmp_path), "model.checkpoint"))

@@ -252,20 +252,20 @@ async def test_a_silent_server_fails_in_time_and_truthfully(
                     with pytest.raises(StorageTimeoutError):
                         await save(storage, "large", exclusive=True)
     assert minio_bucket.get("k") == DATA
-    assert "large" not in minio_bucket.keys()
+    assert minio_bucket.keys("large") == []
 
 
 async def test_an_attempt_that_trickles_is_ended_by_the_policy(
     toxiproxy: Toxiproxy, minio: S3Server, minio_bucket: S3Bucket
 ) -> None:
     minio_bucket.put("k", DATA)
-    impatient = RetryPolicy(attempts=1, attempt_timeout=0.2)
+    impatient = RetryPolicy(attempts=1, attempt_timeout=0.05)
     with toxiproxy.proxy(minio.endpoint_url) as proxy:
         async with through(proxy.endpoint_url, minio_bucket, retry=impatient) as storage:
             async with storage.open_reader("k") as reader:
                 with proxy.toxic("bandwidth", rate=20):
                     with pytest.raises(StorageTimeoutError, match="no end within"):
-                        await reader.read_range(0, 100_000)
+                        await reader.read_range(0, 20_000)
 
 
 async def test_a_refused_endpoint(minio_bucket: S3Bucket) -> None:
@@ -279,7 +279,7 @@ async def test_a_refused_endpoint(minio_bucket: S3Bucket) -> None:
             storage.exists("k"),
             save(storage, "k", exclusive=True),
         ):
-            with pytest.raises(UnavailableError, match="can't be reached.*check the endpoint"):
+            with pytest.raises(UnavailableError, match=r"can't be reached.*check the endpoint"):
                 await call
         with pytest.raises(UnavailableError, match="can't be reached"):
             [info async for info in storage.list()]
@@ -325,10 +325,8 @@ async def test_no_credentials(minio_bucket: S3Bucket, monkeypatch: pytest.Monkey
         await each_call_raises(storage, AccessDeniedError, "AccessDenied")
 
 
-@pytest.mark.parametrize("server", ["minio", "seaweedfs"])
-async def test_a_missing_bucket_is_named(server: str, request: pytest.FixtureRequest) -> None:
-    running: S3Server = request.getfixturevalue(server)
-    async with S3Storage("no-such-bucket", storage_options=running.storage_options) as storage:
+async def test_a_missing_bucket_is_named(minio: S3Server) -> None:
+    async with S3Storage("no-such-bucket", storage_options=minio.storage_options) as storage:
         await each_call_raises(storage, ObjectNotFoundError, "no-such-bucket")
 
 
@@ -410,7 +408,18 @@ async def test_a_cancel_in_the_middle_of_parts_leaves_nothing(
 ) -> None:
     with toxiproxy.proxy(minio.endpoint_url) as proxy:
         async with through(proxy.endpoint_url, minio_bucket) as storage:
-            started = asyncio.Event()
+            _, transport = await storage._session.open()
+            exchange, moving = transport.exchange, 0
+            both_moving = asyncio.Event()
+
+            async def noting(*args: Any, **kwargs: Any) -> Any:
+                nonlocal moving
+                moving += 1
+                if moving == 3:
+                    both_moving.set()
+                return await exchange(*args, **kwargs)
+
+            transport.exchange = noting  # type: ignore[method-assign]
 
             async def slow_save() -> None:
                 async with storage.open_writer("k", size=len(DATA)) as writer:
@@ -420,11 +429,9 @@ async def test_a_cancel_in_the_middle_of_parts_leaves_nothing(
                             for index in (1, 2):
                                 part = DATA[index * 5 * MIB : (index + 1) * 5 * MIB]
                                 group.create_task(writer.write_part(index, [part]))
-                            started.set()
 
             task = asyncio.create_task(slow_save())
-            await started.wait()
-            await asyncio.sleep(0.05)
+            await both_moving.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

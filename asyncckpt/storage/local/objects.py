@@ -46,10 +46,10 @@ def open_object(root: Path, key: str) -> Iterator[tuple[int, os.stat_result]]:
         os.close(descriptor)
 
 
-def open_descriptor(root: Path, key: str) -> tuple[int, os.stat_result]:
+def open_descriptor(root: Path, key: str, *, follow_link: bool = False) -> tuple[int, os.stat_result]:
     """As `open_object`; the caller closes the descriptor."""
     with _folder_of(root, key) as (folder, name):
-        descriptor = os.open(name, _OBJECT, dir_fd=folder)
+        descriptor = os.open(name, _OBJECT & ~os.O_NOFOLLOW if follow_link else _OBJECT, dir_fd=folder)
     try:
         found = os.fstat(descriptor)
         _require_object(key, found)

@@ -38,8 +38,9 @@ class _Piece:
 class LocalReader(ObjectReader):
     """Reads with a few threads straight into the destinations; `open` first, `aclose` at the end."""
 
-    def __init__(self, root: Path, key: str, *, concurrency: int) -> None:
+    def __init__(self, root: Path, key: str, *, concurrency: int, follow_link: bool = False) -> None:
         self._root = root
+        self._follow_link = follow_link
         self._key = key
         self._lanes = concurrency
         self._threads = WorkerThreads(concurrency, name="read")
@@ -52,7 +53,7 @@ class LocalReader(ObjectReader):
 
     def _open(self, first_bytes: int) -> None:
         with storage_errors(self._key):
-            self._descriptor, found = open_descriptor(self._root, self._key)
+            self._descriptor, found = open_descriptor(self._root, self._key, follow_link=self._follow_link)
             self.info: ObjectInfo = info_of(self._key, found)
             buffer = bytearray(min(first_bytes, found.st_size))
             if buffer:

@@ -38,7 +38,8 @@ class LocalStorage(ICheckpointStorage):
 
     A file is written under a hidden name, synced, and given its own name in one step; its folder is synced
     after that. A process that is killed meanwhile leaves at most hidden `.….tmp` files, which `list` never
-    shows. Symbolic links below the root are not followed. Files carry no write id: `link` and `rename` on a
+    shows. Symbolic links below the root are not followed, unless `follow_links` lets objects that are links be
+    read. Files carry no write id: `link` and `rename` on a
     local disk never lose their answer.
     """
 
@@ -50,6 +51,7 @@ class LocalStorage(ICheckpointStorage):
         *,
         part_bytes: int = DEFAULT_PART_BYTES,
         concurrency: int = DEFAULT_CONCURRENCY,
+        follow_links: bool = False,
         clock: Callable[[], int] = time.time_ns,
         new_token: Callable[[], str] = new_write_id,
     ) -> None:
@@ -58,6 +60,7 @@ class LocalStorage(ICheckpointStorage):
         self._root = Path(root)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
+        self._follow_links = follow_links
         self._clock = clock
         self._new_token = new_token
 
@@ -102,7 +105,9 @@ class LocalStorage(ICheckpointStorage):
         return writer
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
-        reader = LocalReader(await self._absolute_root(), key, concurrency=self._concurrency)
+        reader = LocalReader(
+            await self._absolute_root(), key, concurrency=self._concurrency, follow_link=self._follow_links
+        )
         try:
             await reader.open(first_bytes)
         except BaseException:
