@@ -16,6 +16,10 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
+# How often the loop turns without a pause while it waits for a thread's last instructions.
+_QUICK_TURNS = 100
+
+
 class _Job:
     """One call on its way through a worker thread. Free of locks: the loop never waits for a thread."""
 
@@ -165,10 +169,14 @@ class WorkerThreads:
             self._jobs.put((stop, True))
         cancellation: asyncio.CancelledError | None = None
         # A thread that has answered has a few instructions left, and join() would block the loop for them.
+        turns = 0
         while not all(stop.finished for stop in stops) or any(thread.is_alive() for thread in threads):
             unfinished = next((stop for stop in stops if not stop.finished), None)
+            turns += 1
             try:
-                await (unfinished.wake() if unfinished else asyncio.sleep(0.0005))
+                await (
+                    unfinished.wake() if unfinished else asyncio.sleep(0 if turns < _QUICK_TURNS else 0.0005)
+                )
             except asyncio.CancelledError as request:
                 cancellation = cancellation or request
         if cancellation is not None:

@@ -205,12 +205,16 @@ def _configuration(builder: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RebuiltGraph:
-    """A graph with other metadata. `root` and `last_value` count from the start of `data`, whose first byte must
-    lie at the same distance from a multiple of 64 as the window's did."""
+    """A graph with other metadata. Positions count from the start of `data`, whose first byte must lie at the
+    same distance from a multiple of 64 as the old window's did; `image` is where that window now begins.
+
+    The first four bytes are free for the root's place, or were it before.
+    """
 
     data: bytes
     root: int
     last_value: int
+    image: int
 
 
 def replace_metadata(window: memoryview, root: int, metadata: Sequence[tuple[str, str]]) -> RebuiltGraph:
@@ -233,7 +237,7 @@ def replace_metadata(window: memoryview, root: int, metadata: Sequence[tuple[str
     for slot, texts in zip(_METADATA_SLOTS, zip(*metadata, strict=True), strict=True):
         LE_U32.pack_into(data, fields[slot], len(data) - fields[slot])
         last_text = _append_texts(data, texts)
-    return RebuiltGraph(bytes(data), new_root, last_text)
+    return RebuiltGraph(bytes(data), new_root, last_text, len(prefix))
 
 
 def _append_texts(data: bytearray, texts: Sequence[str]) -> int:

@@ -144,13 +144,16 @@ def _named(descriptors: Sequence[Descriptor], schema: Json) -> tuple[Field, ...]
     unknown = schema.keys() - {d.name for d in descriptors}
     if unknown:
         raise LayoutError(f"the schema has the field {min(unknown)[:80]!r}, which the file has not")
-    fields = []
+    fields: list[Field] = []
+    known: dict[bytes, Json] = {}
     for descriptor in descriptors:
         spilled = schema.get(descriptor.name, {})
         name = spilled.get("name", descriptor.name)
         if not isinstance(name, str):
             raise LayoutError(f"the schema has a malformed name for {descriptor.name!r}")
-        fields.append(Field(name, descriptor.type_id, spilled.get("arguments", _arguments(descriptor))))
+        fields.append(
+            Field(name, descriptor.type_id, spilled.get("arguments", _arguments(descriptor, known)))
+        )
     # A tensor may well be called as one of our own fields is: those two are known by their descriptors.
     names = [f.name for f, d in zip(fields, descriptors, strict=True) if d.name not in OWN_FIELDS]
     if len(set(names)) != len(names):
@@ -158,11 +161,17 @@ def _named(descriptors: Sequence[Descriptor], schema: Json) -> tuple[Field, ...]
     return tuple(fields)
 
 
-def _arguments(descriptor: Descriptor) -> Json:
-    """The arguments where they are ours; those of other types are whatever their writer meant."""
-    if descriptor.type_id != TypeId.NDARRAY or not descriptor.arguments:
+def _arguments(descriptor: Descriptor, known: dict[bytes, Json]) -> Json:
+    """The arguments where they are ours; those of other types are whatever their writer meant.
+
+    Most fields of a large checkpoint share theirs with another, so that few texts need parsing.
+    """
+    text = descriptor.arguments
+    if descriptor.type_id != TypeId.NDARRAY or not text:
         return None
-    return load_json(descriptor.arguments, f"the arguments of field {descriptor.name!r}")
+    if text not in known:
+        known[text] = load_json(text, f"the arguments of field {descriptor.name!r}")
+    return known[text]
 
 
 # -- arrays ----------------------------------------------------------------------------------------------------

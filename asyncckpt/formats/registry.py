@@ -24,6 +24,9 @@ _BUILT_IN = {
     "safetensors-set": "asyncckpt.formats.hf_set:HuggingFaceSetFormat",
     "gptrschk": "asyncckpt.formats.gptrs:GptrsCheckpointFormat",
     "gptrsten": "asyncckpt.formats.gptrs:GptrsTensorsFormat",
+    "mldf": "asyncckpt.formats.mldf:MldfFormat",
+    "metagraph": "asyncckpt.formats.metagraph:MetagraphFormat",
+    "mlcp-set": "asyncckpt.formats.mlcp_set:MlcpSetFormat",
 }
 
 

@@ -6,7 +6,7 @@ there. Arrays keep their places, so whoever writes the file can have them copied
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError
@@ -14,7 +14,7 @@ from asyncckpt.formats.binary import LE_U32
 from asyncckpt.formats.block import Block, BlockText, seal
 from asyncckpt.formats.flatgraph import MAX_GRAPH_BYTES
 from asyncckpt.formats.flatgraph_build import replace_metadata
-from asyncckpt.formats.index import Extent, Index, Need, SourceInfo
+from asyncckpt.formats.index import Index, Need, SourceInfo
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.sdnb import block_metadata
 from asyncckpt.formats.sdnb_header import (
@@ -80,37 +80,58 @@ def _check_metadata(metadata: Mapping[str, str], file: SdnbFile) -> None:
 
 def _plan(file: SdnbFile, index: Index | None, metadata: Mapping[str, str], old_head: bytes) -> Amendment:
     texts = {key: text for key, text in file.graph.metadata.items() if key != BLOCK_KEY} | dict(metadata)
-    block = None
-    if file.block is not None and index is not None:
-        block = _new_block(file.block, index, metadata)
+    block = None if file.block is None or index is None else _new_block(file.block, index, metadata)
+    if block is not None:
         texts[BLOCK_KEY] = " " * block.size
     rebuilt = replace_metadata(file.window, file.graph.root, list(texts.items()))
-    arrays_end = max((o + n for o, n in file.manifest.values() if n), default=0)
-    if arrays_end:
-        start = arrays_end + (file.window_start - arrays_end) % ALIGNMENT
-        kept = (len(old_head), arrays_end)
-    else:
-        start, kept = HEADER_BYTES, (HEADER_BYTES, HEADER_BYTES)
-        old_head = old_head[:HEADER_BYTES]
-    root = start + rebuilt.root - HEADER_BYTES
-    if start + len(rebuilt.data) > MAX_GRAPH_BYTES:
-        raise LimitExceededError(
-            f"the new graph would end at {start + len(rebuilt.data)}, it must end before 2 GiB: save in shards"
-        )
-    manifest = bytes(next(data for at, data in file.regions if at == file.header.manifest_offset))
+    arrays_end = max((offset + length for offset, length in file.manifest.values() if length), default=0)
+    start = arrays_end + (file.window_start - arrays_end) % ALIGNMENT if arrays_end else HEADER_BYTES
     manifest_offset = start + len(rebuilt.data)
-    head = bytearray(old_head)
-    head[:HEADER_BYTES] = Header(manifest_offset, len(manifest)).encode()
+    if manifest_offset > MAX_GRAPH_BYTES:
+        raise LimitExceededError(
+            f"the new graph would end at {manifest_offset}, readers of SDNB need it before 2 GiB: save in shards"
+        )
+    # Without arrays nothing has to keep its place: the new graph takes the old one's.
+    front = bytearray(old_head if arrays_end else old_head[:HEADER_BYTES])
+    manifest = bytes(next(data for at, data in file.regions if at == file.header.manifest_offset))
+    front[:HEADER_BYTES] = Header(manifest_offset, len(manifest)).encode()
     graph = bytearray(rebuilt.data)
-    LE_U32.pack_into(graph if start == HEADER_BYTES else head, HEADER_BYTES if start > HEADER_BYTES else 0, root)
+    root = LE_U32.pack(start + rebuilt.root - HEADER_BYTES)
+    if arrays_end:
+        front[HEADER_BYTES : HEADER_BYTES + ROOT_BYTES] = root
+    else:
+        graph[:ROOT_BYTES] = root
     if block is not None and index is not None and file.block is not None:
         at = start + rebuilt.last_value
         graph[rebuilt.last_value : rebuilt.last_value + block.size] = block.render(at, file.block.checksums)
-        moved = start + len(rebuilt.data) - len(file.window)  # where the old window now begins, less what follows it
-        spans = _spans(file, index, start + rebuilt.image, len(file.window))
-        regions = [(0, bytes(head)), (start, bytes(graph)), (manifest_offset, manifest)]
+        spans = _spans(file, index, moved=start + rebuilt.image - file.window_start)
+        regions = [(0, bytes(front)), (start, bytes(graph)), (manifest_offset, manifest)]
         size = manifest_offset + len(manifest)
-        sealed = seal(regions, spans, size=size, at=at + block.outside_position)
-        head, graph = bytearray(sealed[0]), bytearray(sealed[1])
-    tail = bytes(start - kept[1]) + bytes(graph) + manifest
-    return Amendment(bytes(head), kept[0], kept[1], tail)
+        front_bytes, graph_bytes, manifest = seal(regions, spans, size=size, at=at + block.outside_position)
+    else:
+        front_bytes, graph_bytes = bytes(front), bytes(graph)
+    kept_start = len(front_bytes)
+    kept_end = max(kept_start, arrays_end)
+    return Amendment(front_bytes, kept_start, kept_end, bytes(start - kept_end) + graph_bytes + manifest)
+
+
+def _new_block(block: Block, index: Index, metadata: Mapping[str, str]) -> BlockText:
+    """The same block, with the new texts among the custom fields."""
+    old = index.metadata
+    shards = tuple(len(shard.tensors) for shard in old.shards)
+    tensors = tuple(stored.metadata for stored in index.tensors)
+    changed = replace(old, custom_fields={**old.custom_fields, **metadata})
+    content = Content(tensors, shards, changed, block.tree)
+    chunking = Chunking.of(block.chunk_bytes, [tensor.size for tensor in tensors])
+    return BlockText.build(content, chunking, metadata=block_metadata(content))
+
+
+def _spans(file: SdnbFile, index: Index, *, moved: int) -> list[tuple[int, int]]:
+    """Where the arrays lie in the new file: the appended ones as before, those in the graph moved with it."""
+    spans = []
+    window = range(file.window_start, file.window_start + len(file.window))
+    for stored in index.tensors:
+        for extent in stored.extents:
+            shift = moved if extent.offset in window else 0
+            spans.append((extent.offset + shift, extent.end + shift))
+    return spans

@@ -66,7 +66,9 @@ def seal_digests(archive: Archive) -> tuple[RegionDigest, ...]:
     known = [pointer for pointer in pointers if pointer is not None]
     record_bytes = known[0].record_bytes if known else 0
     if record_bytes > archive.directory_offset:
-        raise LayoutError(f"the frame record can't have {record_bytes} bytes before {archive.directory_offset}")
+        raise LayoutError(
+            f"the frame record can't have {record_bytes} bytes before {archive.directory_offset}"
+        )
     sums = [p.crc32c if e.method != STORED else 0 for e, p in zip(entries, known, strict=True)]
     expected = sealed_directory(entries, archive.directory_offset, record_bytes=record_bytes, sums=sums)
     if archive.tail != expected:

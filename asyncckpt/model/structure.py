@@ -211,10 +211,18 @@ def flat_structure(names: list[str], *, kind: str = "numpy") -> Json:
     return {"d": [part for name in names for part in (encode_string(name), {"t": name, **extra})]}
 
 
-def prepare_leaves(structure: Json, *, registry: LeafRegistry = LEAVES) -> None:
-    """Import what `rebuild` will need; slow the first time, so not for an event loop.
+def needs_framework(structure: Json) -> bool:
+    """Whether `rebuild` makes leaves of a framework, which may have to be imported first.
 
-    Raises MissingExtraError before anything has been read, LayoutError for a malformed structure.
+    A cheap look that never misses one; a malformed structure is `rebuild`'s to refuse.
     """
-    for kind in {kind for _, _, kind in structure_leaves(structure)} - _NUMPY_KINDS:
-        registry.of_kind(kind).from_array(np.zeros(0, np.float32))
+    stack = [structure]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if "k" in node:
+                return True
+            stack.extend(value for value in node.values() if isinstance(value, list))
+        elif isinstance(node, list):
+            stack.extend(item for item in node if isinstance(item, dict | list))
+    return False

@@ -17,10 +17,9 @@ from asyncckpt.model.metadata import Json, TensorMetadata
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.operations.save import choose_format, total_size, write_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession, hearing_retries
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
-from asyncckpt.storage.retry import on_retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ async def convert(
     Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
     subclasses, OperationCancelledError.
     """
-    with ProgressReporter(progress) as report:
+    with ProgressReporter(progress) as report, hearing_retries(report):
         async with (
             bind(cancellation) as scope,
             open_checkpoint(
@@ -72,7 +71,6 @@ async def convert(
             resolve(target, storage_options, writing=True) as place,
             WorkerThreads(WORKERS, name="convert") as threads,
         ):
-            on_retry.set(report.retry)
             chosen = choose_format(to, place.name)
             content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)
             plans = await threads.run(lambda: chosen.plan(content, name=place.name))

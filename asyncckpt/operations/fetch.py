@@ -17,6 +17,7 @@ from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
 from asyncckpt.model.dtype import array_from, as_bytes_view, numpy_dtype
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.files import OpenFile
+from asyncckpt.operations.session import INLINE_TENSORS, hearing_retries
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.operations.slices import select
 from asyncckpt.progress import ProgressReporter
@@ -52,7 +53,7 @@ class Fetcher:
         self._threads = threads
         self._verify = verify
         self._budget = ByteBudget(memory_bytes)
-        self._report = report
+        self.report = report
 
     async def read(
         self, wanted: Sequence[StoredTensor], into: Mapping[str, np.ndarray] | None = None
@@ -90,7 +91,8 @@ class Fetcher:
         def views() -> dict[str, np.ndarray]:
             return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
 
-        arrays = await self._threads.run(without_collection(views))
+        inline = len(group) <= INLINE_TENSORS
+        arrays = views() if inline else await self._threads.run(without_collection(views))
         if self._verify:
             await self._check(lambda: _jobs(group, self._index, arrays))
         for name in into.keys() & arrays.keys():
@@ -103,7 +105,7 @@ class Fetcher:
 
         async def run(batch: Sequence[_Job]) -> None:
             await self._threads.run(self._check_batch, batch)
-            self._report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
+            self.report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
 
         batches = await self._threads.run(without_collection(lambda: list(_batches(jobs()))))
         await fan_out(run, batches, limit=_DECODERS)
@@ -148,10 +150,11 @@ class Fetcher:
                     check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
                 except ChecksumMismatchError as error:
                     damaged.append(error)
-            self._report.advance(len(job.view), tensor=job.stored.name)
+            self.report.advance(len(job.view), tensor=job.stored.name)
 
         if jobs:
-            await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
+            with hearing_retries(self.report):
+                await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
         if damaged:
             raise min(damaged, key=str)
 
@@ -165,7 +168,7 @@ class Fetcher:
             async with self._budget.reserve(sum(e.size for e in extents)):
                 parts = {extent: await self._bytes(extent) for extent in set(extents)}
                 array = await self._threads.run(self._join, stored, parts, into.get(stored.name))
-            self._report.advance(stored.metadata.size, tensor=stored.name)
+            self.report.advance(stored.metadata.size, tensor=stored.name)
             return stored.name, array
 
         return dict(await fan_out(one, group, limit=_DECODERS))
@@ -175,7 +178,8 @@ class Fetcher:
         known = file.known(extent.offset, extent.end)
         if known is not None:
             return known
-        return memoryview(await file.reader.read_range(extent.offset, extent.end))
+        with hearing_retries(self.report):
+            return memoryview(await file.reader.read_range(extent.offset, extent.end))
 
     def _join(
         self, stored: StoredTensor, parts: Mapping[Extent, memoryview], target: np.ndarray | None
@@ -277,7 +281,8 @@ class Fetcher:
         ]
         if file.mapped is None:
             absolute = [ByteRange(extent.offset + r.start, extent.offset + r.end) for r in ranges]
-            await file.reader.read_ranges(absolute, [job.view for job in jobs])
+            with hearing_retries(self.report):
+                await file.reader.read_ranges(absolute, [job.view for job in jobs])
         if checked:
             await self._check(lambda: iter(jobs))
         return span

@@ -9,17 +9,17 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from asyncckpt._aio import run_in_thread, without_collection
+from asyncckpt._aio import without_collection
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.into import Destinations, tensors_into
 from asyncckpt.model.leaves import Leaves
 from asyncckpt.model.metadata import CheckpointMetadata, Json
-from asyncckpt.model.structure import flat_structure, prepare_leaves, rebuild
+from asyncckpt.model.structure import flat_structure, needs_framework, rebuild
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, INLINE_TENSORS
 from asyncckpt.progress import ProgressCallback
 
 Only = str | Iterable[str] | Callable[[str], bool]
@@ -111,7 +111,7 @@ async def load(
         partial = only is not None
         if into is None:
             arrays = await checkpoint.read_many(names)
-            state = await run_in_thread(lambda: rebuild(structure, arrays, leaves=leaves, partial=partial))
+            state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
             return state if strict else LoadReport(state, checkpoint.metadata, (), ())
         return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
 
@@ -120,7 +120,7 @@ async def _load_into(
     checkpoint: Checkpoint, structure: Json, names: list[str], into: Any, *, strict: bool, partial: bool
 ) -> Any:
     wanted = set(names)
-    places = await run_in_thread(without_collection(tensors_into), structure, into)
+    places = await checkpoint.threads.run(without_collection(tensors_into), structure, into)
     unexpected = tuple(name for name in places.unexpected if name in wanted)
     missing = () if partial else places.missing
     if strict and (missing or unexpected):
@@ -133,14 +133,25 @@ async def _load_into(
         loaded + [name for name in places.replaced if name in wanted],
         into={name: places.arrays[name][0] for name in loaded},
     )
-    state = await run_in_thread(without_collection(_fill), structure, places, arrays, loaded)
+    state = await checkpoint.threads.run(without_collection(_fill), structure, places, arrays, loaded)
     return state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
 
 
-def _rebuild(structure: Json, arrays: Mapping[str, np.ndarray], leaves: Leaves, partial: bool) -> Any:
-    if leaves == "native":
-        prepare_leaves(structure)
-    return rebuild(structure, arrays, leaves=leaves, partial=partial)
+async def _rebuild(
+    checkpoint: Checkpoint,
+    structure: Json,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    leaves: Leaves,
+    partial: bool,
+) -> Any:
+    def make() -> Any:
+        return rebuild(structure, arrays, leaves=leaves, partial=partial)
+
+    # Leaves of a framework may have to import it first, which takes seconds.
+    if len(arrays) <= INLINE_TENSORS and not needs_framework(structure):
+        return make()
+    return await checkpoint.threads.run(without_collection(make))
 
 
 def _fill(structure: Json, places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> Any:

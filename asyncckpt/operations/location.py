@@ -12,6 +12,7 @@ from typing import Any
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.factory import open_storage, redacted, split_location
+from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
 
@@ -55,7 +56,8 @@ async def resolve(
         storage, key = location
         if not isinstance(storage, ICheckpointStorage):
             raise TypeError(f"a location pair is (storage, key), not ({type(storage).__name__}, …)")
-        yield Place(storage, key, f"{storage!r}/{key}")
+        # A set's files are named after the key, so one that is no key must not get as far as that.
+        yield Place(storage, validate_key(key), f"{storage!r}/{key}")
         return
     if isinstance(location, bytes | bytearray | memoryview):
         if writing:

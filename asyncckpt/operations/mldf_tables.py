@@ -8,7 +8,6 @@ async with open_table(location) as table:
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar

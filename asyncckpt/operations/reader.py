@@ -19,11 +19,10 @@ from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.operations.fetch import Fetcher
 from asyncckpt.operations.files import OpenFile, OpenFiles
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
-from asyncckpt.operations.pieces import Joined, join_pieces
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS
+from asyncckpt.operations.pieces import join_pieces
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, hearing_retries
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
-from asyncckpt.storage.retry import on_retry
 
 
 class Checkpoint:
@@ -36,7 +35,9 @@ class Checkpoint:
         index: Index,
         files: Sequence[OpenFile],
         fetcher: Fetcher,
+        threads: WorkerThreads,
     ) -> None:
+        self.threads = threads
         self._place = place
         self._format = format
         self._index = index
@@ -44,7 +45,8 @@ class Checkpoint:
         self._fetcher = fetcher
         self._stored = {stored.name: stored for stored in index.tensors}
         self._joined = join_pieces(index.tensors)
-        single = {name: s.metadata for name, s in self._stored.items() if name not in _members(self._joined)}
+        members = {stored.name for tensor in self._joined.values() for stored in tensor.stored}
+        single = {name: s.metadata for name, s in self._stored.items() if name not in members}
         joined = {name: tensor.metadata for name, tensor in self._joined.items()}
         self._tensors = MappingProxyType({**single, **joined})
 
@@ -97,6 +99,11 @@ class Checkpoint:
     @property
     def files(self) -> Sequence[OpenFile]:
         return self._files
+
+    @property
+    def report(self) -> ProgressReporter:
+        """Where reads tell of their progress."""
+        return self._fetcher.report
 
     def stored(self, name: str) -> StoredTensor | None:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
@@ -175,10 +182,6 @@ class Checkpoint:
             raise MismatchError(f"the array to fill with {name!r} is read-only")
 
 
-def _members(joined: Mapping[str, Joined]) -> set[str]:
-    return {stored.name for tensor in joined.values() for stored in tensor.stored}
-
-
 def _takes_bytes(array: np.ndarray) -> bool:
     return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
 
@@ -213,10 +216,11 @@ async def open_checkpoint(
             WorkerThreads(WORKERS, name="load") as threads,
             AsyncExitStack() as stack,
         ):
-            on_retry.set(report.retry)
             opened = OpenFiles(place, threads, stack)
-            found, index = await opened.parse(chosen)
+            # Not for the whole block: what the caller does in it may belong to another operation.
+            with hearing_retries(report):
+                found, index = await opened.parse(chosen)
             files = opened.of(index)
             report.phase(Phase.READ, bytes_total=sum(s.metadata.size for s in index.tensors))
             fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
-            yield Checkpoint(place, found, index, files, fetcher)
+            yield Checkpoint(place, found, index, files, fetcher, threads)

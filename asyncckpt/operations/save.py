@@ -28,13 +28,12 @@ from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.tree import assemble, walk_state
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession, hearing_retries
 from asyncckpt.operations.source import MemorySource
 from asyncckpt.operations.stage import normalise, stage
 from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
-from asyncckpt.storage.retry import on_retry
 
 DEFAULT_FORMAT = "mlcp"
 
@@ -79,12 +78,11 @@ async def save(
     Raises UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError subclasses,
     OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
-    with ProgressReporter(progress) as report:
+    with ProgressReporter(progress) as report, hearing_retries(report):
         with collection_paused():
             structure, places = walk_state(state)
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
-            on_retry.set(report.retry)
             chosen = choose_format(format, place.name)
             async with WorkerThreads(WORKERS, name="save") as threads:
                 report.phase(Phase.STAGE)

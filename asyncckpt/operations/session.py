@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from asyncckpt._aio import ByteBudget, WorkerThreads
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.retry import on_retry
 
 DEFAULT_MEMORY_BYTES = 128 * 1024 * 1024
 """How many bytes may be held in flight."""
 WORKERS = 4
 """Threads that hash and plan."""
+INLINE_TENSORS = 256
+"""Work that takes microseconds for each of so few tensors is done on the loop: a hop to a thread costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,13 @@ class WriteSession:
     report: ProgressReporter
     committing: Callable[[], None]
     committed: Callable[[ObjectInfo], None]
+
+
+@contextmanager
+def hearing_retries(report: ProgressReporter) -> Iterator[None]:
+    """While the block runs, retries of the storage's calls count as this operation's."""
+    token = on_retry.set(report.retry)
+    try:
+        yield
+    finally:
+        on_retry.reset(token)

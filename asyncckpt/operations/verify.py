@@ -9,13 +9,14 @@ from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.index import Index, StoredTensor
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.checks import Check, Pass, checks_of, is_simple
 from asyncckpt.operations.files import OpenFile
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
-from asyncckpt.progress import ProgressCallback
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, hearing_retries
+from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 Level = Literal["header", "full"]
 _WINDOW_BYTES = 8 * 1024 * 1024
@@ -108,17 +109,26 @@ class _Findings:
 
 async def _verify_files(checkpoint: Checkpoint, findings: _Findings) -> None:
     index = checkpoint.index
+    # Those are read a second time: the pass over the file can't tell where their chunks are.
+    decoded = [s for s in index.tensors if s.absent is None and not is_simple(s) and _is_checked(s, index)]
+    checkpoint.report.phase(
+        Phase.VERIFY, bytes_total=checkpoint.size + sum(stored.metadata.size for stored in decoded)
+    )
     async with WorkerThreads(2, name="verify") as threads:
         for number, file in enumerate(checkpoint.files):
             checks = await threads.run(checks_of, index, number, file.size)
-            await _verify_file(file, Pass(checks), threads, findings)
+            await _verify_file(file, Pass(checks), threads, findings, checkpoint.report)
     for stored in index.tensors:
         if stored.absent is not None:
             findings.unchecked.append(f"tensor {stored.name!r} has no bytes: {stored.absent}")
-        elif stored.checksums is None and not index.digests:
+        elif not _is_checked(stored, index):
             findings.unchecked.append(f"tensor {stored.name!r} has no checksum")
-        elif not is_simple(stored):
-            await _verify_tensor(checkpoint, stored.name, findings)
+    for stored in decoded:
+        await _verify_tensor(checkpoint, stored.name, findings)
+
+
+def _is_checked(stored: StoredTensor, index: Index) -> bool:
+    return stored.checksums is not None or bool(index.digests)
 
 
 async def _verify_tensor(checkpoint: Checkpoint, name: str, findings: _Findings) -> None:
@@ -131,7 +141,9 @@ async def _verify_tensor(checkpoint: Checkpoint, name: str, findings: _Findings)
         findings.bytes_checked += array.nbytes
 
 
-async def _verify_file(file: OpenFile, run: Pass, threads: WorkerThreads, findings: _Findings) -> None:
+async def _verify_file(
+    file: OpenFile, run: Pass, threads: WorkerThreads, findings: _Findings, report: ProgressReporter
+) -> None:
     """One pass over a file, in windows whose buffers are used again and again."""
     buffers = [memoryview(bytearray(_WINDOW_BYTES)) for _ in range(0 if file.mapped else _WINDOWS_AT_ONCE)]
     for start in range(0, file.size, _WINDOW_BYTES * _WINDOWS_AT_ONCE):
@@ -141,9 +153,11 @@ async def _verify_file(file: OpenFile, run: Pass, threads: WorkerThreads, findin
             views = [file.mapped[r.start : r.end] for r in ranges]
         else:
             views = [buffer[: r.size] for buffer, r in zip(buffers, ranges, strict=False)]
-            await file.reader.read_ranges(ranges, views)
+            with hearing_retries(report):
+                await file.reader.read_ranges(ranges, views)
         for wanted, view in zip(ranges, views, strict=True):
             _note(await threads.run(run.feed, view, wanted.start), findings)
+            report.advance(wanted.size)
         findings.bytes_checked += stop - start
     _note(list(run.rest()), findings)
 

@@ -164,6 +164,8 @@ class S3Session:
         retryable: tuple[type[Exception], ...] = RETRYABLE,
     ) -> T:
         """Retry an idempotent operation by the storage's policy."""
+        # Connecting loads the driver, which is nobody's attempt.
+        await self.open()
         return await retrying(
             operation,
             policy=self._policy,

@@ -45,6 +45,7 @@ async def test_code_runs_on_servers(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
     replaced = {
         "s3://bucket": minio_bucket.url,
+        '"my-bucket"': repr(minio_bucket.name),
         "http://127.0.0.1:9000": server.endpoint_url,
         "minio-user": server.access_key,
         "minio-password": server.secret_key,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.hf_set import HuggingFaceSetFormat
+from asyncckpt.formats.metagraph import MetagraphFormat
 from asyncckpt.formats.mlcp import MlcpFormat
+from asyncckpt.formats.mlcp_set import MlcpSetFormat
+from asyncckpt.formats.mldf import MldfFormat
 from asyncckpt.formats.safetensors import SafetensorsFormat
 from asyncckpt.testing.format_contract import FormatContract
 
@@ -33,3 +36,33 @@ class TestGptrsCheckpoint(FormatContract):
 class TestGptrsTensors(FormatContract):
     def make_format(self) -> ICheckpointFormat:
         return GptrsTensorsFormat()
+
+
+class TestMetagraph(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return MetagraphFormat()
+
+
+class TestMetagraphCompressed(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return MetagraphFormat(compress=True)
+
+
+class TestMetagraphEncrypted(FormatContract):
+    same_bytes = False
+
+    def make_format(self) -> ICheckpointFormat:
+        return MetagraphFormat(key=bytes(range(32)))
+
+    def reading_format(self) -> ICheckpointFormat:
+        return MetagraphFormat(key=bytes(range(32)))
+
+
+class TestMldf(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return MldfFormat()
+
+
+class TestMlcpSet(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return MlcpSetFormat()

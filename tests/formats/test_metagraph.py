@@ -486,3 +486,13 @@ def test_verify_can_check_every_section_and_the_padding() -> None:
     assert Extent(0, 104 + 5 * 40) in (index.structure or ())
     (plan,) = PLAIN.plan(Content((), (), CheckpointMetadata()), name="m.mgb")
     assert isinstance(plan, FilePlan)
+
+
+@given(st.sampled_from((NODES, EDGES, INDEX, METADATA)), st.data())
+def test_mutated_tables_with_right_checksums_raise_nothing_but_format_errors(
+    section: int, data: st.DataObject
+) -> None:
+    opened = Opened.of(SMALLEST)
+    size = len(opened.sections[section])
+    opened.sections[section] = data.draw(mutations(opened.sections[section]))[:size].ljust(size, b"\0")
+    outcome(lambda damaged: read_all(PLAIN, damaged), opened.sealed())

@@ -314,7 +314,9 @@ def test_what_contradicts_itself_is_refused() -> None:
         parse(changed_shard(tensors=[tensors[0] | {"shape": [4], "size": 16}, tensors[1]]))
 
 
-@pytest.mark.parametrize("name", ["..", ".", "x/..", "a\0b", "\ud800", "ckpt.metadata.json", "x" * 256, "ä" * 200])
+@pytest.mark.parametrize(
+    "name", ["..", ".", "x/..", "a\0b", "\ud800", "ckpt.metadata.json", "x" * 256, "ä" * 200]
+)
 def test_file_names_that_leave_the_folder_are_refused(name: str) -> None:
     with pytest.raises(LayoutError, match="has the file name"):
         parse(changed_shard(filePath=name))

@@ -39,6 +39,7 @@ from asyncckpt.formats.mldf_header import (
 )
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.render import render
+from asyncckpt.model.digests import crc32_of_zeros
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     ShardingMetadata,
@@ -241,6 +242,13 @@ def test_the_allocation_table_lists_every_payload_in_order() -> None:
     tensors = [t.extents[0] for t in parse(data).tensors if t.metadata.size]
     assert entries[1:] == [(e.offset, e.size, 0) for e in tensors]
     assert entries[0][0] == header.data_ptr
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 4095, 4096, 4097, 8192, 123_457])
+def test_the_crc32_of_zeros_is_zlibs(count: int) -> None:
+    begun = zlib.crc32(b"before")
+    assert crc32_of_zeros(count, begun) == zlib.crc32(bytes(count), begun)
+    assert crc32_of_zeros(count) == zlib.crc32(bytes(count))
 
 
 def test_payloads_beyond_four_gigabytes_are_split_over_several_entries() -> None:

@@ -14,7 +14,7 @@ from asyncckpt.errors import LayoutError, MismatchError, MissingExtraError, Unsu
 from asyncckpt.model.into import tensors_into
 from asyncckpt.model.leaves import LEAVES, LeafAdapter, LeafRegistry, NumpyArrayLeaf, NumpyScalarLeaf
 from asyncckpt.model.leaves_torch import TorchLeaf
-from asyncckpt.model.structure import flat_structure, prepare_leaves, rebuild
+from asyncckpt.model.structure import flat_structure, needs_framework, rebuild
 from asyncckpt.model.tree import flatten
 from asyncckpt.testing.strategies import assert_identical
 
@@ -86,9 +86,16 @@ def test_a_refusal_of_an_adapter_gets_the_path() -> None:
 
 def test_an_unknown_kind_in_a_file_names_the_way_out() -> None:
     structure = flatten({"t": Celsius(np.zeros(1))}, registry=celsius_registry()).structure
-    for ask in (lambda: rebuild(structure, {"t": np.zeros(1)}), lambda: prepare_leaves(structure)):
-        with pytest.raises(MissingExtraError, match="kind 'celsius'; load with leaves='numpy'"):
-            ask()
+    assert needs_framework(structure)
+    with pytest.raises(MissingExtraError, match="kind 'celsius'; load with leaves='numpy'"):
+        rebuild(structure, {"t": np.zeros(1)})
+
+
+def test_plain_numpy_needs_no_framework() -> None:
+    state = {"a": [np.zeros(1), {"k": np.ones(2)}], "k": (1, np.float32(2))}
+    structure = flatten({"a": state["a"], "b": 1}).structure
+    assert not needs_framework(structure)
+    assert needs_framework(flat_structure(["w"], kind="torch"))
 
 
 def test_kinds_are_registered_once() -> None:
@@ -124,9 +131,8 @@ def test_broken_entry_points_stop_nothing_and_are_named() -> None:
 def test_torch_is_missing_when_a_file_holds_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     structure, tensors = flat_structure(["w"], kind="torch"), {"w": np.ones(2)}
-    for ask in (lambda: rebuild(structure, tensors), lambda: prepare_leaves(structure)):
-        with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[torch\]'.*leaves='numpy'"):
-            ask()
+    with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[torch\]'.*leaves='numpy'"):
+        rebuild(structure, tensors)
     assert_identical(rebuild(structure, tensors, leaves="numpy"), tensors)
     assert not TorchLeaf().matches(np.ones(1))
 

@@ -259,10 +259,10 @@ async def test_an_attempt_that_trickles_is_ended_by_the_policy(
     toxiproxy: Toxiproxy, minio: S3Server, minio_bucket: S3Bucket
 ) -> None:
     minio_bucket.put("k", DATA)
-    impatient = RetryPolicy(attempts=1, attempt_timeout=0.05)
     with toxiproxy.proxy(minio.endpoint_url) as proxy:
-        async with through(proxy.endpoint_url, minio_bucket, retry=impatient) as storage:
+        async with through(proxy.endpoint_url, minio_bucket) as storage:
             async with storage.open_reader("k") as reader:
+                storage._session._policy = RetryPolicy(attempts=1, attempt_timeout=0.05)
                 with proxy.toxic("bandwidth", rate=20):
                     with pytest.raises(StorageTimeoutError, match="no end within"):
                         await reader.read_range(0, 20_000)

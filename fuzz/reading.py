@@ -1,0 +1,77 @@
+"""Reads a checkpoint as far as it goes: the index, every tensor, the state; and checks what an index promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import TypeVar
+
+from asyncckpt.errors import FormatError, IncompleteCheckpointError
+from asyncckpt.formats.assemble import check_chunks, gather, to_array
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.index import Extent, Index, Need, SourceInfo, parse_bytes
+from asyncckpt.model.structure import flat_structure, rebuild
+from fuzz.files import Siblings, split
+
+R = TypeVar("R")
+
+
+def drive(steps: Generator[Need, memoryview, R], data: memoryview) -> R:
+    """`parse_bytes` for steps that return something else than an index."""
+    try:
+        need = next(steps)
+        while True:
+            if need.file:
+                need = steps.throw(IncompleteCheckpointError(f"file {need.file!r} is missing"))
+                continue
+            start = need.start if need.start >= 0 else max(0, len(data) + need.start)
+            need = steps.send(data[start : start + need.size])
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+
+
+def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
+    """Everything there is. Raises what the parsers raise, AssertionError for an index that can't be served."""
+    first, *others = split(data)
+    siblings = Siblings(others)
+    index = parse_bytes(format.parse(SourceInfo(name, len(first))), memoryview(first), siblings)
+    files = [memoryview(first), *(siblings[file] for file in index.files[1:])]
+    _check_promises(index, files)
+    arrays = {}
+    for stored in index.tensors:
+        if stored.absent is not None:
+            continue
+        try:
+            view = gather(stored, lambda extent: files[extent.file][extent.offset : extent.end])
+            check_chunks(stored, index.chunk_bytes, view)
+        except FormatError:
+            # One tensor that can't be decoded is no reason to leave the others alone.
+            continue
+        arrays[stored.name] = to_array(stored, view)
+    tree = flat_structure(list(arrays)) if index.tree is None else index.tree
+    rebuild(tree, arrays, leaves="numpy", partial=True)
+    return index
+
+
+def _check_promises(index: Index, files: list[memoryview]) -> None:
+    """Places lie in their files, names are unique, and `inspect` can print what it is given."""
+    names = [stored.name for stored in index.tensors]
+    assert len(set(names)) == len(names), "two tensors of an index have the same name"
+    for stored in index.tensors:
+        extents = stored.extents if stored.frames is None else stored.frames.extents
+        for extent in extents:
+            _require_inside(extent, files, f"tensor {stored.name!a}")
+    for digest in index.digests:
+        for extent in (digest.extent, *digest.zeroed):
+            _require_inside(extent, files, digest.what)
+    for extent in index.structure or ():
+        _require_inside(extent, files, "the structure")
+    json.dumps(dict(index.details), allow_nan=False).encode()
+
+
+def _require_inside(extent: Extent, files: list[memoryview], what: str) -> None:
+    assert 0 <= extent.file < len(files), f"{what} lies in file {extent.file} of {len(files)}"
+    size = len(files[extent.file])
+    assert extent.size >= 0, f"{what} has {extent.size} bytes"
+    assert 0 <= extent.offset <= extent.end <= size, f"{what} lies at {extent}, its file has {size} bytes"
