@@ -54,9 +54,12 @@ from asyncckpt.model.metadata import (
     TrainingMetadata,
 )
 from asyncckpt.model.shard import ShardData
+from asyncckpt.operations.convert import ConvertReport, convert, migrate
+from asyncckpt.operations.diff import DiffReport, TensorChange, diff
 from asyncckpt.operations.load import LoadReport, load
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.operations.save import SaveResult, save
+from asyncckpt.operations.sdnb_metadata import add_metadata
 from asyncckpt.operations.single_file import SingleFileLoader, SingleFileSaver
 from asyncckpt.operations.verify import Problem, VerifyReport, verify
 from asyncckpt.progress import Phase, ProgressEvent
@@ -81,8 +84,10 @@ __all__ = [
     "CheckpointNotFoundError",
     "ChecksumMismatchError",
     "ConflictError",
+    "ConvertReport",
     "DataAbsentError",
     "DecryptionError",
+    "DiffReport",
     "FormatError",
     "ICheckpointFormat",
     "ICheckpointStorage",
@@ -121,6 +126,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageTimeoutError",
+    "TensorChange",
     "TensorMetadata",
     "TensorNotFoundError",
     "TrainingMetadata",
@@ -132,10 +138,14 @@ __all__ = [
     "UnsupportedStateError",
     "UnsupportedVersionError",
     "VerifyReport",
+    "add_metadata",
     "blocking",
+    "convert",
+    "diff",
     "format_names",
     "get_format",
     "load",
+    "migrate",
     "open_checkpoint",
     "open_storage",
     "register_leaf",

@@ -120,9 +120,7 @@ class SqliteStorage(ICheckpointStorage):
 class SqliteWriter(ObjectWriter):
     """Parts go into the table at once; the commit is one row that names them."""
 
-    def __init__(
-        self, database: Database, key: str, exclusive: bool, part_bytes: int, write_id: str
-    ) -> None:
+    def __init__(self, database: Database, key: str, exclusive: bool, part_bytes: int, write_id: str) -> None:
         self.part_bytes, self.concurrency, self.write_id = part_bytes, 1, write_id
         self._database, self._key, self._exclusive = database, key, exclusive
         self._version = uuid.uuid4().hex
@@ -139,16 +137,16 @@ class SqliteWriter(ObjectWriter):
         def commit(connection: sqlite3.Connection) -> ObjectInfo:
             stored, end = connection.execute(query, (self._version,)).fetchone()
             if int(stored) != (end or 0):
-                raise asyncckpt.RangeError(f"{self._key!r} has {int(stored)} of {end} bytes: a part is missing")
+                raise asyncckpt.RangeError(
+                    f"{self._key!r} has {int(stored)} of {end} bytes: a part is missing"
+                )
             info = ObjectInfo(self._key, int(stored), self._version, self.write_id)
             return publish(connection, info, exclusive=self._exclusive)
 
         return await self._database.run(commit)
 
     async def abort(self) -> None:
-        await self._database.run(
-            lambda c: c.execute("DELETE FROM parts WHERE version = ?", (self._version,))
-        )
+        await self._database.run(lambda c: c.execute("DELETE FROM parts WHERE version = ?", (self._version,)))
 
 
 class SqliteReader(ObjectReader):
@@ -179,7 +177,9 @@ class SqliteReader(ObjectReader):
             into[begin - wanted.start : end - wanted.start] = data[begin - start : end - start]
             copied += end - begin
         if copied != wanted.size:
-            raise asyncckpt.ObjectChangedError(f"{self.info.key!r} was replaced while it was read: open it again")
+            raise asyncckpt.ObjectChangedError(
+                f"{self.info.key!r} was replaced while it was read: open it again"
+            )
 
 
 def publish(connection: sqlite3.Connection, info: ObjectInfo, *, exclusive: bool) -> ObjectInfo:
@@ -187,12 +187,16 @@ def publish(connection: sqlite3.Connection, info: ObjectInfo, *, exclusive: bool
     if exclusive and connection.execute("SELECT 1 FROM objects WHERE key = ?", (info.key,)).fetchone():
         raise asyncckpt.ObjectExistsError(f"{info.key!r} exists already")
     remove(connection, info.key)
-    connection.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", (info.key, info.version, info.size, info.write_id))
+    connection.execute(
+        "INSERT INTO objects VALUES (?, ?, ?, ?)", (info.key, info.version, info.size, info.write_id)
+    )
     return info
 
 
 def remove(connection: sqlite3.Connection, key: str) -> None:
-    connection.execute("DELETE FROM parts WHERE version = (SELECT version FROM objects WHERE key = ?)", (key,))
+    connection.execute(
+        "DELETE FROM parts WHERE version = (SELECT version FROM objects WHERE key = ?)", (key,)
+    )
     connection.execute("DELETE FROM objects WHERE key = ?", (key,))
 
 

@@ -114,9 +114,13 @@ async def save_it(state: dict[str, Any], folder: Path) -> None:
                 state, folder / NAME, metadata={"run": "demo", "loss": 2.31}, progress=show
             )
     speed = human_size(result.size / seconds[0])
-    say(f"{result.tensors} tensors, {human_size(result.size)} in {seconds[0]:.2f} s ({speed}/s, synced to disk)")
+    say(
+        f"{result.tensors} tensors, {human_size(result.size)} in {seconds[0]:.2f} s ({speed}/s, synced to disk)"
+    )
     late, worst = np.percentile(gaps, 99) * 1000, max(gaps) * 1000
-    say(f"{len(gaps)} heartbeats meanwhile: 99 % at most {late:.1f} ms late, the worst {worst:.1f} ms", "good")
+    say(
+        f"{len(gaps)} heartbeats meanwhile: 99 % at most {late:.1f} ms late, the worst {worst:.1f} ms", "good"
+    )
 
 
 async def list_it(folder: Path) -> None:
@@ -133,7 +137,9 @@ async def open_it(state: dict[str, Any], folder: Path) -> None:
         async with asyncckpt.open_checkpoint(folder / NAME) as checkpoint:
             say(f"{checkpoint.format} {checkpoint.version}, {len(checkpoint.tensors)} tensors, for example:")
             for tensor in list(checkpoint.tensors.values())[:3]:
-                say(f"  {tensor.name}  {tensor.dtype}  {list(tensor.shape)}  {human_size(tensor.size)}", "dim")
+                say(
+                    f"  {tensor.name}  {tensor.dtype}  {list(tensor.shape)}  {human_size(tensor.size)}", "dim"
+                )
             piece = await checkpoint.read_slice(name, (slice(0, 4), slice(0, 256)))
     assert np.array_equal(piece, state["model"]["layers.7.weight"][0:4, 0:256])
     say(f"read {name}[0:4, 0:256], verified, in {seconds[0] * 1000:.0f} ms, without reading the rest", "good")
@@ -144,7 +150,10 @@ async def verify_it(folder: Path) -> None:
     with stopwatch() as seconds:
         report = await asyncckpt.verify(folder / NAME)
     assert report.ok
-    say(f"ok: {report.tensors} tensors, {human_size(report.bytes_checked)} checked in {seconds[0]:.2f} s", "good")
+    say(
+        f"ok: {report.tensors} tensors, {human_size(report.bytes_checked)} checked in {seconds[0]:.2f} s",
+        "good",
+    )
 
 
 async def cancel_it(state: dict[str, Any], folder: Path) -> None:

@@ -23,7 +23,9 @@ async def main(root: str) -> None:
     state = {f"layers.{i}.weight": rng.random((2048, 2048), np.float32) for i in range(8)}
     async with asyncckpt.open_storage(root, storage_options=OPTIONS) as storage:
         location = (storage, "lazy/model.checkpoint")
-        result = await asyncckpt.save(state, location, overwrite=True, handover=True)  # nobody changes the arrays
+        result = await asyncckpt.save(
+            state, location, overwrite=True, handover=True
+        )  # nobody changes the arrays
         print(f"saved {result.size:,} bytes")
 
         events: list[asyncckpt.ProgressEvent] = []
@@ -34,7 +36,9 @@ async def main(root: str) -> None:
         assert np.array_equal(rows, state["layers.5.weight"][1000:1016])
         read = max(event.bytes_done for event in events)
         # Verified, so the read is rounded to checksum chunks of 1 MiB; open with verify=False for the bare bytes.
-        print(f"read {rows.shape} of layers.5.weight: {rows.nbytes:,} bytes wanted, {read:,} fetched and verified")
+        print(
+            f"read {rows.shape} of layers.5.weight: {rows.nbytes:,} bytes wanted, {read:,} fetched and verified"
+        )
 
         part = await asyncckpt.load(location, only="layers.[01].*")  # or some tensors, by a glob
         print(f"loaded a part: {', '.join(part)}")

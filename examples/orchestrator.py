@@ -34,7 +34,9 @@ async def main(root: str) -> None:
     state = {"model": {f"layers.{i}": rng.random((2048, 1024), np.float32) for i in range(16)}, "step": 0}
     gaps: list[float] = []
     beating = asyncio.create_task(heartbeat(gaps))
-    async with asyncckpt.open_storage(root, storage_options=OPTIONS) as storage:  # one connection pool for all
+    async with asyncckpt.open_storage(
+        root, storage_options=OPTIONS
+    ) as storage:  # one connection pool for all
         for step in (100, 200, 300):
             state["step"] = step
             started = time.perf_counter()
@@ -47,7 +49,9 @@ async def main(root: str) -> None:
             await storage.delete(key)
     beating.cancel()
     await asyncio.wait([beating])
-    print(f"{len(gaps)} heartbeats, p99 {np.percentile(gaps, 99) * 1000:.1f} ms late, worst {max(gaps) * 1000:.1f} ms")
+    print(
+        f"{len(gaps)} heartbeats, p99 {np.percentile(gaps, 99) * 1000:.1f} ms late, worst {max(gaps) * 1000:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ def train(folder: Path) -> None:
     for step in (1, 2, 3):
         weights["w"] += 0.5
         metadata = CheckpointMetadata(training=TrainingMetadata(step=step, learning_rate=1e-3))
-        result = blocking.save({"model": weights, "step": step}, folder / f"step-{step}.checkpoint", metadata=metadata)
+        result = blocking.save(
+            {"model": weights, "step": step}, folder / f"step-{step}.checkpoint", metadata=metadata
+        )
         print(f"step {step}: {result.size:,} bytes")
 
     resumed = {"w": np.empty((256, 256), np.float32), "b": np.empty(256, np.float32)}

@@ -17,7 +17,8 @@ from fuzz.targets import TARGETS
 SECONDS_FOR_ONE_INPUT = 5
 MEMORY_MIB = 1024
 LONGEST_INPUT = 16 * 1024
-_RUNS = re.compile(r"stat::number_of_executed_units:\s*(\d+)|Done (\d+) runs")
+MOST_FINDINGS = 20
+_RUNS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -60,33 +61,51 @@ def reproduce(target: str, path: Path) -> int:
 
 
 def fuzz(target: str, corpus: Path, seconds: int) -> bool:
-    """Whether the target came through. Prints a line with the seconds and the number of inputs."""
-    inputs, findings = corpus / target / "inputs", corpus / target / "findings"
+    """Whether the target came through. Prints a line with the seconds and the number of inputs.
+
+    A finding ends libFuzzer's process, not the run: it goes on with the time that is left.
+    """
+    folder = corpus / target
+    inputs, findings = folder / "inputs", folder / "findings"
     inputs.mkdir(parents=True, exist_ok=True)
     findings.mkdir(parents=True, exist_ok=True)
     for data in seeds(target):
         (inputs / hashlib.sha256(data).hexdigest()[:32]).write_bytes(data)
-    log = corpus / target / "log"
     started = time.monotonic()
-    with log.open("wb") as output:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "fuzz.worker", target, str(inputs)),
-                f"-artifact_prefix={findings}/",
-                f"-max_total_time={seconds}",
-                f"-timeout={SECONDS_FOR_ONE_INPUT}",
-                f"-rss_limit_mb={MEMORY_MIB}",
-                f"-max_len={LONGEST_INPUT}",
-                "-print_final_stats=1",
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    runs = max((int(a or b) for a, b in _RUNS.findall(log.read_text(errors="replace"))), default=0)
-    outcome = "nothing found" if done.returncode == 0 else f"a finding, see {log}"
-    print(f"{target}: {time.monotonic() - started:.0f} s, {runs} inputs, {outcome}", flush=True)
-    return done.returncode == 0
+    runs = found = 0
+    while found < MOST_FINDINGS and (left := seconds - round(time.monotonic() - started)) > 0:
+        log = folder / f"log-{found}"
+        with log.open("wb") as output:
+            command = worker_command(target, inputs, findings, left)
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+        runs += max((int(match[1]) for match in _RUNS.finditer(log.read_text(errors="replace"))), default=0)
+        if done.returncode == 0:
+            break
+        found += 1
+        print(f"{target}: {first_error(log)}; see {log}", flush=True)
+    print(f"{target}: {time.monotonic() - started:.0f} s, {runs} inputs, {found} findings", flush=True)
+    return not found
+
+
+def worker_command(target: str, inputs: Path, findings: Path, seconds: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "fuzz.worker", target, str(inputs)),
+        f"-artifact_prefix={findings}/",
+        f"-max_total_time={seconds}",
+        f"-timeout={SECONDS_FOR_ONE_INPUT}",
+        f"-rss_limit_mb={MEMORY_MIB}",
+        f"-max_len={LONGEST_INPUT}",
+        "-print_final_stats=1",
+    ]
+
+
+def first_error(log: Path) -> str:
+    """The line of the log that says what happened."""
+    lines = log.read_text(errors="replace").splitlines()
+    marked = [n for n, line in enumerate(lines) if "Uncaught Python exception" in line]
+    if marked and marked[0] + 1 < len(lines):
+        return lines[marked[0] + 1][:300]
+    return next((line[:300] for line in lines if "ERROR" in line), "the process ended")
 
 
 if __name__ == "__main__":

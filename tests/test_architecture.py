@@ -24,6 +24,7 @@ LEVELS = {
     "storage": 3,
     "operations": 4,
     "blocking": 5,
+    "tables": 5,
     "cli": 5,
     "testing": 6,
 }

@@ -2,7 +2,8 @@
 
 - All ```python blocks of a page run from top to bottom, in one namespace and one empty folder; `await` is allowed.
 - A block with `asyncio.run` in it is a program of its own.
-- In ```bash blocks the lines that begin with `asyncckpt ` run; `# exit code 1` at the end of a line is what is expected.
+- In ```bash blocks the lines that begin with `asyncckpt ` run; `# exit code 1` at the end of a line is what is
+  expected.
 - `<!-- needs: minio -->` (or gcs, safetensors …) before a block: it runs only where that is at hand; the names of
   the docs' imaginary bucket and server are then replaced by those of the real one.
 """
@@ -23,7 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _BLOCK = re.compile(
-    r"(?:<!-- needs: (?P<needs>[\w, -]+?) -->\n)?^```(?P<language>python|bash)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:<!-- needs: (?P<needs>[\w, -]+?) -->\n)?^```(?P<language>python|bash)\n(?P<text>.*?)^```$",
+    re.M | re.S,
 )
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")

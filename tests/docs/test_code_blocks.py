@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import asyncckpt
 from tests.docs.pages import PAGES, ROOT, blocks_of, links_of, run_page
@@ -26,6 +27,8 @@ def _named(page: Path) -> str:
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(MemoryFileSystem, "store", {})  # fsspec's memory belongs to the process
+    monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=_named)

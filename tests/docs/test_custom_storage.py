@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from asyncckpt.testing.storage_contract import StorageContract
-from tests.guards import call_blocking
 from examples.custom_storage import SCHEMA, SqliteStorage
+from tests.guards import call_blocking
 
 
 class TestSqliteStorage(StorageContract):

@@ -34,9 +34,10 @@ RUNNABLE = [name for name in SAID if NEEDS_FORMAT.get(name, "mlcp") in asyncckpt
 
 
 def run(*arguments: str, folder: Path, **environment: str) -> str:
-    """Run Python, with the warnings of asyncckpt's own code as errors; returns what it printed."""
+    """Run Python in a folder that is also its place for temporary files; returns what it printed."""
     process = subprocess.run(
         [sys.executable, *arguments],
+        check=False,
         cwd=folder,
         env={**os.environ, "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,

@@ -66,7 +66,10 @@ async def test_save_load_and_verify(
         result = await asyncckpt.save(state, place, progress=saving.append)
         assert phases(saving) == [Phase.STAGE, Phase.PLAN, Phase.WRITE, Phase.COMMIT, Phase.DONE]
         check_bytes(saving, result.size)
-        assert [event.committed for event in saving] == [False] * (len(saving) - 1) + [True]
+        committed = [event.committed for event in saving]
+        assert committed == sorted(committed)
+        assert committed[-1]
+        assert not any(event.committed for event in saving if event.phase not in (Phase.COMMIT, Phase.DONE))
 
         loading: Events = []
         await asyncckpt.load(place, progress=loading.append)
@@ -93,11 +96,7 @@ async def test_convert_and_diff() -> None:
     await asyncckpt.save(large_state(), (source, "a.checkpoint"))
     events: Events = []
     report = await convert((source, "a.checkpoint"), (target, "b.checkpoint"), progress=events.append)
-    assert phases(events) == [Phase.CAPTURE, Phase.WRITE, Phase.COMMIT, Phase.DONE] or phases(events) == [
-        Phase.WRITE,
-        Phase.COMMIT,
-        Phase.DONE,
-    ]
+    assert phases(events) == [Phase.WRITE, Phase.COMMIT, Phase.DONE]
     check_bytes(events, report.size)
     assert events[-1].committed
     comparing: Events = []

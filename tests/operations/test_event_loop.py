@@ -1,0 +1,156 @@
+"""The event loop stays free: no blocking call, no long slice of work on it. By counting, not by the clock.
+
+Blockbuster watches every test; here it is shown to see what it should, and that the heavy steps of each
+operation run in threads other than the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from blockbuster import BlockingError
+
+import asyncckpt
+from asyncckpt.formats import assemble, mlcp
+from asyncckpt.model.digests import Buffer
+from asyncckpt.operations import fetch, files, parts, save, stage
+from asyncckpt.operations.convert import convert
+from asyncckpt.operations.diff import diff
+from asyncckpt.storage.memory import MemoryStorage
+from tests.operations.places import EVERYWHERE, open_medium
+from tests.operations.test_requests import RemoteMemory
+
+T = TypeVar("T")
+
+
+def large_state() -> dict[str, Any]:
+    return {"w": [np.full(1_100_000, i, np.float32) for i in range(3)], "step": 2}
+
+
+class Recorder:
+    """Notes on which threads functions run."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.threads: dict[str, set[int]] = {}
+
+    def watch(self, owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+        seen = self.threads.setdefault(name, set())
+
+        def watched(*args: Any, **options: Any) -> Any:
+            seen.add(threading.get_ident())
+            return original(*args, **options)
+
+        self._patch.setattr(owner, name, watched)
+
+    def assert_off_the_loop(self) -> None:
+        loop = threading.get_ident()
+        assert all(self.threads.values()), f"never called: {[n for n, t in self.threads.items() if not t]}"
+        assert not [name for name, threads in self.threads.items() if loop in threads]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
+
+
+async def test_the_heavy_steps_of_a_save_run_in_threads(recorder: Recorder) -> None:
+    """More tensors than are worth a thread, so that nothing may be done in place."""
+    recorder.watch(save, "assemble")
+    recorder.watch(save, "normalise")
+    recorder.watch(mlcp.MlcpFormat, "plan")
+    recorder.watch(stage, "_copy")
+    recorder.watch(parts.DigestBook, "hash_part")
+    state = {**large_state(), "many": {f"p{i}": np.zeros(3, np.float32) for i in range(2_000)}}
+    await asyncckpt.save(state, (MemoryStorage(part_bytes=1 << 20), "x"))
+    recorder.assert_off_the_loop()
+
+
+@pytest.mark.parametrize("storage", [MemoryStorage, RemoteMemory])
+async def test_the_heavy_steps_of_a_load_run_in_threads(
+    recorder: Recorder, storage: Callable[[], MemoryStorage]
+) -> None:
+    place = (storage(), "x")
+    await asyncckpt.save(large_state(), place)
+    recorder.watch(files.OpenFiles, "_begin")
+    recorder.watch(fetch, "check_chunk")
+    await asyncckpt.load(place)
+    recorder.assert_off_the_loop()
+
+
+async def test_parsing_checking_and_comparing_run_in_threads(recorder: Recorder) -> None:
+    storage = RemoteMemory()
+    await asyncckpt.save(large_state(), (storage, "a.checkpoint"))
+    recorder.watch(assemble, "crc32c")
+    recorder.watch(mlcp.MlcpFormat, "parse")
+    await convert((storage, "a.checkpoint"), (storage, "b.checkpoint"))
+    await diff((storage, "a.checkpoint"), (storage, "b.checkpoint"), values=True)
+    recorder.assert_off_the_loop()
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+async def test_no_operation_makes_a_blocking_call(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Every operation on every storage under the suite's guard, which raises BlockingError."""
+    async with open_medium(kind, tmp_path, request) as medium:
+        place = (medium.storage, "run/a.checkpoint")
+        await asyncckpt.save(large_state(), place)
+        await asyncckpt.save({"small": 1}, place, overwrite=True)
+        await asyncckpt.save(large_state(), place, overwrite=True, handover=True)
+        await asyncckpt.load(place)
+        await asyncckpt.load(place, into=large_state())
+        async with asyncckpt.open_checkpoint(place) as checkpoint:
+            await checkpoint.read_slice("w.1", slice(5, 10))
+        await convert(place, (medium.storage, "run/b.checkpoint"))
+        report = await diff(place, (medium.storage, "run/b.checkpoint"), values=True)
+        assert report.same
+        assert (await asyncckpt.verify(place)).ok
+
+
+class Blocking(MemoryStorage):
+    """Calls the disk where it should not: what the guard is for."""
+
+    async def _put(
+        self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str
+    ) -> asyncckpt.ObjectInfo:
+        os.fsync(0)
+        return await super()._put(key, views, exclusive=exclusive, write_id=write_id)
+
+
+async def test_the_guard_sees_a_blocking_call_below_a_save() -> None:
+    with pytest.raises(BlockingError, match="fsync"):
+        await asyncckpt.save({"a": 1}, (Blocking(), "x"))
+
+
+async def test_other_tasks_get_their_turns_while_a_state_is_saved_and_loaded() -> None:
+    """A heartbeat turns many times in the course of one save and one load."""
+    beats = 0
+
+    async def heartbeat() -> None:
+        nonlocal beats
+        while True:
+            await asyncio.sleep(0)
+            beats += 1
+
+    beating = asyncio.create_task(heartbeat())
+    try:
+        storage = MemoryStorage(part_bytes=1 << 20)
+        for call in (
+            lambda: asyncckpt.save(large_state(), (storage, "x")),
+            lambda: asyncckpt.load((storage, "x")),
+        ):
+            before = beats
+            await call()
+            assert beats - before > 20
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
