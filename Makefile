@@ -65,7 +65,8 @@ clean: ## remove environments, caches and build output
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What each set of stamps installs. torch is 5 GB, so only the tests and the benchmarks bring it.
+# What each set of stamps installs. torch is 5 GB, so only the tests and the benchmarks bring it. uv keeps what it
+# has downloaded and links it into the next environment; where it can't reach an index that pip knows of, pip does it.
 $(VENV)/.installed-demo: WANTED := -e '.[cli]'
 $(VENV)/.installed-quick: WANTED := -e '.[all]' --group quick
 $(VENV)/.installed-check: WANTED := -e '.[all]' --group check
@@ -75,8 +76,8 @@ $(VENV)/.installed-uv: WANTED := uv
 
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing $* into $(VENV) ..."
-	$(PIP) install --upgrade 'pip>=25.1'
-	$(PIP) install $(WANTED)
+	$(PIP) install --upgrade 'pip>=25.1' uv
+	$(RUN) -m uv pip install --quiet --python $(RUN) $(WANTED) || $(PIP) install $(WANTED)
 	@touch $@
 
 $(VENV)/bin/python:

@@ -18,6 +18,7 @@ from benchmarks.rounds import Result, run_rounds
 from benchmarks.scenarios.cancelling import time_cancels
 from benchmarks.scenarios.counts import count_requests
 from benchmarks.scenarios.formats import compare_formats
+from benchmarks.scenarios.idle import idle_gaps
 from benchmarks.scenarios.planning import time_planning
 from benchmarks.scenarios.training import slow_down
 from benchmarks.states import MIB, State, large_tensors, small_tensors
@@ -55,6 +56,7 @@ class Suite:
     figures: list[Figure] = field(default_factory=list)
 
     async def run(self) -> None:
+        self.figures += await idle_gaps()
         for name in TARGETS:
             if {name, *_NEEDS_TARGET.get(name, ())} & set(self.choice.scenarios):
                 await self._run_target(name)

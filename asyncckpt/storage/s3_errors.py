@@ -18,7 +18,8 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.storage.http_status import error_for_status
-from asyncckpt.storage.transfer import ConnectTimeoutError, HttpAnswer, UnreachableError
+from asyncckpt.storage.transfer import HttpAnswer
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 
 
 class BucketNotFoundError(ObjectNotFoundError):

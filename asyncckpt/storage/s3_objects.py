@@ -20,7 +20,7 @@ from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.s3_errors import BodyMismatchError, UploadGoneError, WriteConflictError
 from asyncckpt.storage.s3_session import S3Session
-from asyncckpt.storage.transfer import NEVER_SENT
+from asyncckpt.storage.transfer_errors import NEVER_SENT
 
 T = TypeVar("T")
 

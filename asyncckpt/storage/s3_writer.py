@@ -34,7 +34,7 @@ from asyncckpt.storage.s3_objects import (
 from asyncckpt.storage.s3_plan import MAX_PARTS
 from asyncckpt.storage.s3_reader import open_s3_reader
 from asyncckpt.storage.s3_uploads import remove_lost_uploads, remove_upload
-from asyncckpt.storage.transfer import NEVER_SENT
+from asyncckpt.storage.transfer_errors import NEVER_SENT
 
 _logger = logging.getLogger("asyncckpt")
 # Of a copy on the server; anything else means that this server can't do it.

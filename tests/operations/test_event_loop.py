@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +19,13 @@ from blockbuster import BlockingError
 
 import asyncckpt
 from asyncckpt.formats import assemble, mlcp
-from asyncckpt.model.digests import Buffer
 from asyncckpt.operations import fetch, files, parts, save, stage
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
+from asyncckpt.storage.base import ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.operations.test_requests import RemoteMemory
-
-T = TypeVar("T")
 
 
 def large_state() -> dict[str, Any]:
@@ -119,16 +117,14 @@ async def test_no_operation_makes_a_blocking_call(
 class Blocking(MemoryStorage):
     """Calls the disk where it should not: what the guard is for."""
 
-    async def _put(
-        self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str
-    ) -> asyncckpt.ObjectInfo:
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         os.fsync(0)
-        return await super()._put(key, views, exclusive=exclusive, write_id=write_id)
+        return await super()._open_reader(key, first_bytes=first_bytes)
 
 
-async def test_the_guard_sees_a_blocking_call_below_a_save() -> None:
+async def test_the_guard_sees_a_blocking_call_below_a_load() -> None:
     with pytest.raises(BlockingError, match="fsync"):
-        await asyncckpt.save({"a": 1}, (Blocking(), "x"))
+        await asyncckpt.load((Blocking(), "x"))
 
 
 async def test_other_tasks_get_their_turns_while_a_state_is_saved_and_loaded() -> None:

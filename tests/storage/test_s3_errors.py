@@ -24,7 +24,8 @@ from asyncckpt.storage.s3_errors import (
     error_of_answer,
     error_of_driver,
 )
-from asyncckpt.storage.transfer import ConnectTimeoutError, HttpAnswer, UnreachableError
+from asyncckpt.storage.transfer import HttpAnswer
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 
 BY_CODE = [
     ("NoSuchKey", 404, ObjectNotFoundError),

@@ -16,13 +16,8 @@ import pytest_asyncio
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage import connections
 from asyncckpt.storage.connections import ConnectionSettings
-from asyncckpt.storage.transfer import (
-    ConnectTimeoutError,
-    HttpAnswer,
-    HttpRequest,
-    Transport,
-    UnreachableError,
-)
+from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Transport
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
 SECRET_PATH = "/bucket/key?X-Amz-Signature=0123456789abcdef"
