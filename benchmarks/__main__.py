@@ -23,6 +23,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--contender", action="append", help="only these contenders, as the tables call them; may be repeated"
     )
+    parser.add_argument("--format", action="append", help="only these formats beside MLCP; may be repeated")
     parser.add_argument("--no-small", action="store_true", help="leave out the 20 000 small tensors")
     parser.add_argument(
         "--write",
@@ -44,6 +45,7 @@ def main() -> int:
         rounds=arguments.rounds,
         size_mib=arguments.size,
         contenders=tuple(arguments.contender or ()),
+        formats=tuple(arguments.format or ()),
         small=not arguments.no_small,
         write=arguments.write or not (arguments.only or arguments.contender),
     )

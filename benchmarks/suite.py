@@ -41,6 +41,7 @@ class Choice:
     rounds: int
     size_mib: int
     contenders: tuple[str, ...]
+    formats: tuple[str, ...]
     small: bool
     write: bool
 
@@ -68,7 +69,11 @@ class Suite:
             with tempfile.TemporaryDirectory(prefix="asyncckpt-bench-") as folder:
                 state = large_tensors(min(_FORMATS_MIB, self.choice.size_mib) * MIB, 4 * MIB)
                 self.figures += await compare_formats(
-                    Path(folder), state, rounds=self.choice.rounds, seconds=_SECONDS_FORMATS
+                    Path(folder),
+                    state,
+                    rounds=self.choice.rounds,
+                    seconds=_SECONDS_FORMATS,
+                    names=self.choice.formats,
                 )
 
     async def _run_target(self, name: str) -> None:

@@ -34,7 +34,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _print(report: DiffReport) -> None:
-    for line in (*report.header, *report.metadata):
+    for line in (*report.header, *report.metadata, *report.state):
         print(f"  {line}")
     for name in report.removed:
         print(f"- {name}")

@@ -11,19 +11,40 @@ from asyncckpt.formats.plan import AnyPlan, Digests, FilePlan, Payload, StreamPl
 from asyncckpt.model.digests import Buffer, Chunking, crc32c
 
 
+class Digesting:
+    """Hashes payloads into one set of digests; several threads may hash different payloads at a time.
+
+    Checksums of tensors that are never hashed here stay zero.
+    """
+
+    def __init__(self, chunking: Chunking, *, crc32: bool = False) -> None:
+        self._chunking = chunking
+        self.checksums = np.zeros(chunking.count, np.uint32)
+        self._crc32 = [0] * len(chunking.sizes) if crc32 else None
+
+    def hash(self, payloads: Iterable[Payload], read: TensorBytes) -> None:
+        for payload in payloads:
+            first = self._chunking.first[payload.tensor]
+            total = 0
+            for chunk, start, end in self._chunking.pieces(payload.tensor, 0, payload.size):
+                piece = read(payload.tensor, start, end)
+                self.checksums[first + chunk] = crc32c(piece)
+                if self._crc32 is not None:
+                    total = zlib.crc32(piece, total)
+            if self._crc32 is not None:
+                self._crc32[payload.tensor] = total
+
+    def digests(self) -> Digests:
+        return Digests(self.checksums, tuple(self._crc32 or ()))
+
+
 def digest_payloads(
     chunking: Chunking, payloads: Iterable[Payload], read: TensorBytes, *, crc32: bool = False
 ) -> Digests:
     """Hash the payloads' bytes. Checksums of tensors that are no payload here stay zero."""
-    checksums = np.zeros(chunking.count, np.uint32)
-    sums = [0] * len(chunking.sizes) if crc32 else []
-    for payload in payloads:
-        for chunk, start, end in chunking.pieces(payload.tensor, 0, payload.size):
-            piece = read(payload.tensor, start, end)
-            checksums[chunking.first[payload.tensor] + chunk] = crc32c(piece)
-            if crc32:
-                sums[payload.tensor] = zlib.crc32(piece, sums[payload.tensor])
-    return Digests(checksums, tuple(sums))
+    digesting = Digesting(chunking, crc32=crc32)
+    digesting.hash(payloads, read)
+    return digesting.digests()
 
 
 def digest_content(chunking: Chunking, read: TensorBytes, *, crc32: bool = False) -> Digests:

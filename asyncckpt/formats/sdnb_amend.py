@@ -27,7 +27,8 @@ from asyncckpt.formats.sdnb_header import (
     Header,
     SdnbOptions,
 )
-from asyncckpt.formats.sdnb_parse import SdnbFile, index_files, read_file
+from asyncckpt.formats.sdnb_parse import index_files, read_file
+from asyncckpt.formats.sdnb_variables import SdnbFile
 from asyncckpt.model.digests import Chunking
 
 

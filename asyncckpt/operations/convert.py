@@ -17,7 +17,13 @@ from asyncckpt.model.metadata import Json, TensorMetadata
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.operations.save import choose_format, total_size, write_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession, hearing_retries
+from asyncckpt.operations.session import (
+    DEFAULT_MEMORY_BYTES,
+    WORKER_NICENESS,
+    WORKERS,
+    WriteSession,
+    hearing_retries,
+)
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
@@ -69,7 +75,7 @@ async def convert(
                 storage_options=source_options if source_options is not None else storage_options,
             ) as checkpoint,
             resolve(target, storage_options, writing=True) as place,
-            WorkerThreads(WORKERS, name="convert") as threads,
+            WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
             chosen = choose_format(to, place.name)
             content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)

@@ -11,6 +11,7 @@ from asyncckpt._aio import run_in_thread
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
+from asyncckpt.operations.diff_state import state_changes
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.progress import ProgressCallback
@@ -32,7 +33,8 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """`header` and `metadata` are one line for each difference; `same` is whether tensors and metadata agree."""
+    """`header`, `metadata` and `state` (the plain values) are one line for each difference; `same` is whether all
+    but the header agrees."""
 
     header: tuple[str, ...]
     metadata: tuple[str, ...]
@@ -40,10 +42,11 @@ class DiffReport:
     removed: tuple[str, ...]
     changed: tuple[TensorChange, ...]
     unchanged: int
+    state: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
-        return not (self.metadata or self.added or self.removed or self.changed)
+        return not (self.metadata or self.added or self.removed or self.changed or self.state)
 
 
 async def diff(
@@ -84,6 +87,7 @@ async def diff(
             removed=tuple(name for name in first.tensors if name not in second.tensors),
             changed=tuple(changed),
             unchanged=len(common) - len(changed),
+            state=tuple(await run_in_thread(state_changes, first.tree, second.tree)),
         )
 
 
@@ -153,7 +157,9 @@ def _fingerprint(checkpoint: Checkpoint, name: str) -> str:
 
 def _distance(before: np.ndarray, after: np.ndarray) -> tuple[float | None, float | None]:
     """The largest and the mean absolute difference; None for what can't be subtracted."""
-    if before.dtype.kind in "SUVmM" or not before.size:
+    # bfloat16 and float8 have the kind of raw bytes, and are none.
+    raw = before.dtype.kind in "SUmM" or before.dtype.type is np.void
+    if raw or not before.size:
         return None, None
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):

@@ -24,6 +24,7 @@ from asyncckpt.progress import ProgressReporter
 
 _CHECK_BATCH_BYTES = 16 * 1024 * 1024
 _DECODERS = 4
+_HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -73,20 +74,20 @@ class Fetcher:
             else:
                 pieced.append(stored)
         for number, group in direct.items():
-            if self._files[number].mapped is not None:
-                arrays |= await self._read_mapped(self._files[number], group, into)
-            else:
-                arrays |= await self._read_ranges(self._files[number], group, into)
+            file = self._files[number]
+            # What has a place already is read there, not copied out of a map.
+            mapped = [s for s in group if file.mapped is not None and s.name not in into]
+            arrays |= await self._read_mapped(file, mapped)
+            arrays |= await self._read_ranges(file, [s for s in group if s.name not in arrays], into)
         arrays |= await self._read_pieced(pieced, into)
         return {stored.name: arrays[stored.name] for stored in wanted}
 
     # -- from a memory map -------------------------------------------------------------------------------------
 
-    async def _read_mapped(
-        self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    async def _read_mapped(self, file: OpenFile, group: Sequence[StoredTensor]) -> dict[str, np.ndarray]:
         mapped = file.mapped
-        assert mapped is not None
+        if mapped is None or not group:
+            return {}
 
         def views() -> dict[str, np.ndarray]:
             return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
@@ -95,9 +96,6 @@ class Fetcher:
         arrays = views() if inline else await self._threads.run(without_collection(views))
         if self._verify:
             await self._check(lambda: _jobs(group, self._index, arrays))
-        for name in into.keys() & arrays.keys():
-            await self._threads.run(np.copyto, into[name], arrays[name])
-            arrays[name] = into[name]
         return arrays
 
     async def _check(self, jobs: Callable[[], Iterator[_Job]]) -> None:
@@ -119,6 +117,8 @@ class Fetcher:
     async def _read_ranges(
         self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
+        if not group:
+            return {}
         arrays, jobs, ranges = await self._threads.run(without_collection(self._prepare), file, group, into)
         await self._fetch_jobs(file, jobs, ranges)
         return arrays
@@ -130,7 +130,7 @@ class Fetcher:
         jobs, ranges = [], []
         for job in _jobs(group, self._index, arrays):
             start = job.stored.extents[0].offset + job.chunk * self._index.chunk_bytes
-            known = file.known(start, start + len(job.view))
+            known = None if file.mapped is not None else file.known(start, start + len(job.view))
             if known is not None:
                 job.view[:] = known
                 if self._verify:
@@ -293,7 +293,13 @@ def _extent_view(mapped: memoryview, extent: Extent) -> memoryview:
 
 
 def _empty(stored: StoredTensor) -> np.ndarray:
-    return np.empty(stored.metadata.shape, numpy_dtype(stored.metadata.dtype))
+    """Fresh memory. A large array begins at a huge page's border: else its first part is faulted in page by page."""
+    tensor = stored.metadata
+    if tensor.size < 4 * _HUGE_PAGE_BYTES:
+        return np.empty(tensor.shape, numpy_dtype(tensor.dtype))
+    room = np.empty(tensor.size + _HUGE_PAGE_BYTES, np.uint8)
+    start = -room.ctypes.data % _HUGE_PAGE_BYTES
+    return array_from(room[start : start + tensor.size], tensor.dtype, tensor.shape)
 
 
 def _jobs(group: Sequence[StoredTensor], index: Index, arrays: Mapping[str, np.ndarray]) -> Iterator[_Job]:

@@ -20,7 +20,7 @@ from asyncckpt.operations.fetch import Fetcher
 from asyncckpt.operations.files import OpenFile, OpenFiles
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
 from asyncckpt.operations.pieces import join_pieces
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, hearing_retries
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKER_NICENESS, WORKERS, hearing_retries
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
@@ -213,7 +213,7 @@ async def open_checkpoint(
         async with (
             bind(cancellation),
             resolve(location, storage_options) as place,
-            WorkerThreads(WORKERS, name="load") as threads,
+            WorkerThreads(WORKERS, name="load", nice=WORKER_NICENESS) as threads,
             AsyncExitStack() as stack,
         ):
             opened = OpenFiles(place, threads, stack)

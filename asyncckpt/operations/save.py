@@ -28,7 +28,13 @@ from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.tree import assemble, walk_state
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession, hearing_retries
+from asyncckpt.operations.session import (
+    DEFAULT_MEMORY_BYTES,
+    WORKER_NICENESS,
+    WORKERS,
+    WriteSession,
+    hearing_retries,
+)
 from asyncckpt.operations.source import MemorySource
 from asyncckpt.operations.stage import normalise, stage
 from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
@@ -84,7 +90,7 @@ async def save(
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
             chosen = choose_format(format, place.name)
-            async with WorkerThreads(WORKERS, name="save") as threads:
+            async with WorkerThreads(WORKERS, name="save", nice=WORKER_NICENESS) as threads:
                 report.phase(Phase.STAGE)
                 flat = await threads.run(without_collection(assemble), structure, places)
                 tensors = await threads.run(without_collection(normalise), flat.tensors)

@@ -16,6 +16,8 @@ DEFAULT_MEMORY_BYTES = 128 * 1024 * 1024
 """How many bytes may be held in flight."""
 WORKERS = 4
 """Threads that hash and plan."""
+WORKER_NICENESS = 5
+"""They give way to the event loop, and to whatever trains in this process."""
 INLINE_TENSORS = 256
 """Work that takes microseconds for each of so few tensors is done on the loop: a hop to a thread costs more."""
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from asyncckpt.formats.registry import format_names
+from asyncckpt.errors import AsyncCkptError
+from asyncckpt.formats.registry import format_names, get_format
 from asyncckpt.operations.load import load
 from asyncckpt.operations.reader import open_checkpoint
 from asyncckpt.operations.save import save
 from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.local import LocalStorage
+from benchmarks.contenders.plain_safetensors import load_and_pass, load_plainly
 from benchmarks.figures import Figure
 from benchmarks.measure import release_memory
 from benchmarks.states import State
@@ -36,25 +39,33 @@ class BufferedStorage(LocalStorage):
 
 
 async def compare_formats(
-    folder: Path, state: State, *, rounds: int, seconds: float, names: list[str] | None = None
+    folder: Path, state: State, *, rounds: int, seconds: float, names: Sequence[str] = ()
 ) -> list[Figure]:
     """Save and load of each format as a ratio of MLCP's speed, alternating; then its reads.
 
-    Stops adding rounds when `seconds` are used up.
+    A format that has used up its share of `seconds` sits out the rounds that are left. One that fails is shown as
+    missed, with its error.
     """
-    formats = [Measured(folder, name, state) for name in names or format_names()]
-    end = time.perf_counter() + seconds
+    formats = [
+        Measured(folder, name, state) for name in dict.fromkeys([_REFERENCE, *(names or format_names())])
+    ]
+    figures: list[Figure] = []
     try:
         for number in range(rounds + 1):
-            if number > 1 and time.perf_counter() > end:
-                break
-            for measured in formats:
-                await measured.save_and_load(timed=number > 0)
+            for measured in list(formats):
+                if number > 1 and measured.used > seconds / len(formats):
+                    continue
+                try:
+                    await measured.save_and_load(timed=number > 0)
+                except AsyncCkptError as error:
+                    formats.remove(measured)
+                    figures.append(Figure(f"{measured.name}: failed, {error}", 0, "", at_least=1))
         reference = next(measured for measured in formats if measured.name == _REFERENCE)
-        figures = []
         for measured in formats:
             figures += measured.ratios(reference)
             figures += await measured.reads()
+            if measured.name == "safetensors":
+                figures += await measured.beside_package()
         return figures
     finally:
         for measured in formats:
@@ -69,11 +80,13 @@ class Measured:
         self._folder = folder / f"format-{name}"
         self._storage = LocalStorage(self._folder)
         self._state = state
+        self._key = f"model{next(iter(get_format(name).extensions), '')}"
+        self.used = 0.0
         self._seconds: dict[str, list[float]] = {"save": [], "load": []}
 
     async def save_and_load(self, *, timed: bool) -> None:
         self.remove()
-        place = (self._storage, "model")
+        place = (self._storage, self._key)
         with self._timed("save", keep=timed):
             await save(self._state.arrays, place, format=self.name, handover=True)
         with self._timed("load", keep=timed):
@@ -86,8 +99,10 @@ class Measured:
         release_memory()
         start = time.perf_counter()
         yield
+        took = time.perf_counter() - start
+        self.used += took
         if keep:
-            self._seconds[what].append(time.perf_counter() - start)
+            self._seconds[what].append(took)
 
     def ratios(self, reference: Measured) -> list[Figure]:
         """Speed beside MLCP's; every uncompressed format has to keep within 15 % of it."""
@@ -108,13 +123,13 @@ class Measured:
         one = shuffled[0]
         nbytes = self._state.nbytes
         part = sum(self._state.arrays[name].nbytes for name in shuffled)
-        cold = await self._median(lambda: _open(self._storage), before=self._forget_pages)
-        warm = await self._median(lambda: _open(self._storage))
-        single = await self._median(lambda: _read(self._storage, [one]))
-        sequential = await self._median(lambda: _read(self._storage, names[: len(shuffled)]))
-        scattered = await self._median(lambda: _read(self._storage, shuffled))
-        mapped = await self._median(lambda: load((self._storage, "model")))
-        through = await self._median(lambda: load((buffered, "model")))
+        cold = await self._median(lambda: _open(self._storage, self._key), before=self._forget_pages)
+        warm = await self._median(lambda: _open(self._storage, self._key))
+        single = await self._median(lambda: _read(self._storage, self._key, [one]))
+        sequential = await self._median(lambda: _read(self._storage, self._key, names[: len(shuffled)]))
+        scattered = await self._median(lambda: _read(self._storage, self._key, shuffled))
+        mapped = await self._median(lambda: load((self._storage, self._key)))
+        through = await self._median(lambda: load((buffered, self._key)))
         return [
             Figure(f"{self.name}: cold open", 1e3 * cold, "ms"),
             Figure(f"{self.name}: warm open", 1e3 * warm, "ms"),
@@ -123,6 +138,18 @@ class Measured:
             Figure(f"{self.name}: random reads, one by one", part / scattered / 1e6, "MB/s"),
             Figure(f"{self.name}: load by map", nbytes / mapped / 1e6, "MB/s"),
             Figure(f"{self.name}: load through buffers", nbytes / through / 1e6, "MB/s"),
+        ]
+
+    async def beside_package(self) -> list[Figure]:
+        """Our load of a safetensors file beside the package's own, with and without a pass over every byte."""
+        place, path = (self._storage, self._key), self._folder / self._key
+        mine = await self._median(lambda: load(place))
+        theirs = await self._median(lambda: asyncio.to_thread(load_and_pass, path))
+        quick = await self._median(lambda: load(place, verify=False))
+        plain = await self._median(lambda: asyncio.to_thread(load_plainly, path))
+        return [
+            Figure("safetensors: verified load", theirs / mine, "× the package and a pass", at_least=1.0),
+            Figure("safetensors: load unverified", plain / quick, "× the package", at_least=1.0),
         ]
 
     async def _median(
@@ -156,11 +183,11 @@ class Measured:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-async def _open(storage: ICheckpointStorage) -> int:
-    async with open_checkpoint((storage, "model")) as checkpoint:
+async def _open(storage: ICheckpointStorage, key: str) -> int:
+    async with open_checkpoint((storage, key)) as checkpoint:
         return len(checkpoint.tensors)
 
 
-async def _read(storage: ICheckpointStorage, names: list[str]) -> int:
-    async with open_checkpoint((storage, "model")) as checkpoint:
+async def _read(storage: ICheckpointStorage, key: str, names: list[str]) -> int:
+    async with open_checkpoint((storage, key)) as checkpoint:
         return sum([(await checkpoint.read(name)).nbytes for name in names])

@@ -17,7 +17,11 @@ from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph, replace
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 
 BUILT = build_graph(
-    [VariableSpec("w", "float32", (2, 3), 24), VariableSpec("stub", "int64", ()), VariableSpec("ü", "bool", (0,), 0)],
+    [
+        VariableSpec("w", "float32", (2, 3), 24),
+        VariableSpec("stub", "int64", ()),
+        VariableSpec("ü", "bool", (0,), 0),
+    ],
     [("creation.time", "1"), ("last", "value")],
     updater_state={"w": {"M": np.arange(6, dtype="<f4").reshape(2, 3), "V": np.zeros(2)}},
 )

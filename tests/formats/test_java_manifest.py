@@ -20,7 +20,7 @@ from asyncckpt.formats.java_manifest import (
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 from tests.java import JavaProgram, compile_program
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 LONGS = st.one_of(st.integers(-128, 127), st.integers(0, 2**63 - 1))
 MANIFESTS = st.dictionaries(NAMES, st.builds(ArrayRange, LONGS, LONGS), max_size=30)
 TRICKY = {

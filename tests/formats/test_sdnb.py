@@ -67,7 +67,9 @@ def ints(count: int, k: int, dtype: str) -> np.ndarray:
     return (3 * np.arange(count) - k).astype(dtype)
 
 
-def parse(data: bytes, name: str = "m.sdnb", files: Mapping[str, bytes] | None = None, **options: Any) -> Index:
+def parse(
+    data: bytes, name: str = "m.sdnb", files: Mapping[str, bytes] | None = None, **options: Any
+) -> Index:
     views = {other: memoryview(content) for other, content in (files or {}).items()}
     return parse_bytes(SdnbFormat(**options).parse(SourceInfo(name, len(data))), memoryview(data), views)
 
@@ -155,7 +157,9 @@ def test_a_state_comes_back(inline_below: int) -> None:
     assert_identical(arrays["model.w"], STATE["model"]["w"])  # type: ignore[index]
     assert_identical(arrays["big"], STATE["big"])
     assert index.tree is not None
-    inline = {t.name for t in index.tensors if t.extents and t.extents[0].end <= index.details["graphBytes"] + 32}
+    inline = {
+        t.name for t in index.tensors if t.extents and t.extents[0].end <= index.details["graphBytes"] + 32
+    }
     assert ("big" in inline) == (inline_below == 1 << 30)
 
 
@@ -186,7 +190,10 @@ async def test_shards_and_metadata_come_back() -> None:
         custom_fields={"note": "ünï", "list": [1, {"a": None}]},
         extra={"unknown": True},
     )
-    shards = [ShardData.from_arrays({"a": f32(3, 0), "b": f32(2, 0)}), ShardData.from_arrays({"c": f32(1, 0)})]
+    shards = [
+        ShardData.from_arrays({"a": f32(3, 0), "b": f32(2, 0)}),
+        ShardData.from_arrays({"c": f32(1, 0)}),
+    ]
     data = await SdnbFormat().serialize(shards, metadata)
     found, back = await SdnbFormat().deserialize(data)
     assert [[t.name for t in shard.tensor_info] for shard in found] == [["a", "b"], ["c"]]
@@ -462,7 +469,9 @@ def test_an_external_file_elsewhere_is_not_followed(name: str) -> None:
 
 
 def test_text_arrays_are_left_out_with_a_warning() -> None:
-    data = container(graph_with_array(lambda b: {0: longs(b, 1), 1: raw(b, b"abc"), 2: ("Int8", 50)}, dtype=50))
+    data = container(
+        graph_with_array(lambda b: {0: longs(b, 1), 1: raw(b, b"abc"), 2: ("Int8", 50)}, dtype=50)
+    )
     index = parse(data)
     assert index.tensors == ()
     assert index.warnings == ("variable 'x' is UTF8 text and was left out",)
@@ -574,7 +583,9 @@ def test_mutations_of_a_foreign_file_end_in_a_format_error_or_arrays(data: bytes
         (32, "<I", 2**32 - 1, TruncatedError, "the graph's root lies at"),
     ],
 )
-def test_headers_that_can_not_be(at: int, code: str, value: int, error: type[FormatError], message: str) -> None:
+def test_headers_that_can_not_be(
+    at: int, code: str, value: int, error: type[FormatError], message: str
+) -> None:
     with pytest.raises(error, match=message):
         parse(with_number(FOREIGN, at, code, value))
 

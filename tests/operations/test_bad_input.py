@@ -295,9 +295,7 @@ async def test_no_space_for_the_last_bytes(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "pwritev", full)
-    await refused(
-        asyncckpt.save({"w": np.zeros(items, np.float32)}, checkpoint, overwrite=True), kind, says
-    )
+    await refused(asyncckpt.save({"w": np.zeros(items, np.float32)}, checkpoint, overwrite=True), kind, says)
     assert files_in(checkpoint.parent) == before
 
 
@@ -446,9 +444,7 @@ async def test_an_object_overwritten_while_it_is_read(
         async with asyncckpt.open_checkpoint(place) as opened:
             await asyncckpt.save({"w": np.ones(300_000, np.float32)}, place, overwrite=True)
             if kind in ("minio", "gcs"):
-                await refused(
-                    opened.read("w"), asyncckpt.ObjectChangedError, "a.checkpoint", "open it again"
-                )
+                await refused(opened.read("w"), asyncckpt.ObjectChangedError, "a.checkpoint", "open it again")
             else:
                 assert not (await opened.read("w")).any()
         assert (await asyncckpt.load(place))["w"].all()

@@ -164,7 +164,9 @@ async def test_a_server_that_stops_answering_in_the_middle_of_a_save(link: Link)
         def fall_silent(event: asyncckpt.ProgressEvent) -> None:
             link.events.append(event)
             if event.bytes_done and not silence:
-                silence.append(call_blocking(partial(link.proxy.add_toxic, "timeout", stream="upstream", timeout=0)))
+                silence.append(
+                    call_blocking(partial(link.proxy.add_toxic, "timeout", stream="upstream", timeout=0))
+                )
             elif event.retries and len(silence) == 1:
                 call_blocking(link.proxy.remove_toxic, silence[0])
                 silence.append("over")

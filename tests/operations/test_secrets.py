@@ -88,7 +88,9 @@ async def test_a_whole_round_trip_logs_no_secret_at_any_level(
     assert secret not in repr(minio_bucket.head("a.checkpoint")["Metadata"])
 
 
-async def test_errors_of_a_server_that_refuses(minio_bucket: S3Bucket, logs: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_a_server_that_refuses(
+    minio_bucket: S3Bucket, logs: pytest.LogCaptureFixture
+) -> None:
     wrong = {**minio_bucket.storage_options, "secret": SECRET}
     location = f"{minio_bucket.url}/a.checkpoint"
     for call in (

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt import CheckpointMetadata, ShardData, SingleFileCheckpointFormat, SingleFileLoader, SingleFileSaver
+from asyncckpt import (
+    CheckpointMetadata,
+    ShardData,
+    SingleFileCheckpointFormat,
+    SingleFileLoader,
+    SingleFileSaver,
+)
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium
 

@@ -137,7 +137,15 @@ async def test_slices_of_a_checkpoint_are_numpys(kind: str, verify: bool, tmp_pa
 
 
 def _every_kind_of_index(state: dict[str, np.ndarray]) -> list[tuple[str, tuple[Any, ...]]]:
-    parts: list[Any] = [slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(3, 1), 0, -1]
+    parts: list[Any] = [
+        slice(None),
+        slice(1, 3),
+        slice(None, None, 2),
+        slice(None, None, -1),
+        slice(3, 1),
+        0,
+        -1,
+    ]
     cases: list[tuple[str, tuple[Any, ...]]] = []
     for name, array in state.items():
         cases.append((name, ()))

@@ -34,7 +34,9 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(50, 16)
-        self.body = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 16))
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 16)
+        )
         self.head = torch.nn.Linear(16, 50, bias=False)
         self.head.weight = self.embedding.weight
 
