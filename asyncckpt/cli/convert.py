@@ -5,8 +5,18 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cli.options import (
+    Subparsers,
+    add_common,
+    add_format,
+    read_key,
+    reading_format,
+    storage_options,
+)
 from asyncckpt.cli.output import human_size, print_json, progress_bar
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.metagraph import MetagraphFormat
 from asyncckpt.formats.registry import format_names
 from asyncckpt.operations.convert import convert
 
@@ -18,16 +28,28 @@ def add_parser(commands: Subparsers) -> None:
     parser.add_argument("--to", choices=format_names(), help="the format; by default the target's extension")
     parser.add_argument("--allow-loss", action="store_true", help="leave out what the format can't hold")
     parser.add_argument("--overwrite", action="store_true", help="replace the target")
+    parser.add_argument("--target-key-file", metavar="FILE", help="encrypt a METAGRAPH target with this key")
+    add_format(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
 
+def _target_format(options: argparse.Namespace) -> str | ICheckpointFormat | None:
+    if options.target_key_file is None:
+        name: str | None = options.to
+        return name
+    return MetagraphFormat(key=read_key(options.target_key_file))
+
+
 async def run(options: argparse.Namespace) -> int:
+    format = await run_in_thread(reading_format, options, options.source)
+    target = await run_in_thread(_target_format, options)
     with progress_bar(wanted=not options.quiet and not options.json) as bar:
         report = await convert(
             options.source,
             options.target,
-            to=options.to,
+            to=target,
+            source_format=format,
             allow_loss=options.allow_loss,
             overwrite=options.overwrite,
             progress=bar,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import print_json
 from asyncckpt.operations.diff import DiffReport, TensorChange, diff
 
@@ -15,15 +16,19 @@ def add_parser(commands: Subparsers) -> None:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--values", action="store_true", help="also the largest and mean difference")
+    add_format(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> int:
+    before = await run_in_thread(reading_format, options, options.before)
+    after = await run_in_thread(reading_format, options, options.after)
     report = await diff(
         options.before,
         options.after,
         values=options.values,
+        formats=(before, after),
         storage_options=storage_options(options, options.before),
     )
     if options.json:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import human_size, print_json, print_table
 from asyncckpt.formats.metadata_json import encode_metadata
 from asyncckpt.model.metadata import Json, TensorMetadata
@@ -16,15 +17,16 @@ _HEX_BYTES = 256
 def add_parser(commands: Subparsers) -> None:
     parser = commands.add_parser("inspect", help="show format, metadata and tensors")
     parser.add_argument("location")
-    parser.add_argument("--format", help="the format, where the bytes do not tell")
+    add_format(parser)
     parser.add_argument("--hex", action="store_true", help=f"also the first {_HEX_BYTES} bytes")
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> int:
+    format = await run_in_thread(reading_format, options, options.location)
     chosen = storage_options(options, options.location)
-    async with open_checkpoint(options.location, format=options.format, storage_options=chosen) as checkpoint:
+    async with open_checkpoint(options.location, format=format, storage_options=chosen) as checkpoint:
         head = checkpoint.files[0].known(0, min(_HEX_BYTES, checkpoint.files[0].size)) or memoryview(b"")
         if options.json:
             print_json(_as_json(checkpoint, bytes(head) if options.hex else None))

@@ -6,7 +6,12 @@ import argparse
 import json
 from typing import Any
 
-from asyncckpt.errors import UnsupportedOperationError
+from asyncckpt.errors import DecryptionError, UnsupportedOperationError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.registry import format_names
+
+_KEY_BYTES = 32
 
 Subparsers = Any
 """What `add_subparsers` returns; argparse has no public name for it."""
@@ -24,6 +29,40 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the storage's driver, VALUE as JSON or text; may be given several times",
     )
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """`--format` and `--key-file`: how a checkpoint is read."""
+    parser.add_argument("--format", choices=format_names(), help="the format, where the bytes do not tell")
+    parser.add_argument(
+        "--key-file", metavar="FILE", help="32 bytes, or 64 hex digits: the key of an encrypted bundle"
+    )
+
+
+def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpointFormat | None:
+    """How to read a checkpoint: None for "by its bytes". Raises DecryptionError for a file that holds no key."""
+    name: str | None = options.format
+    if options.key_file is None or not (location.endswith(MetagraphFormat.extensions) or name == "metagraph"):
+        return name
+    return MetagraphFormat(key=read_key(options.key_file))
+
+
+def read_key(path: str) -> bytes:
+    """The key in a file, raw or in hex. Raises DecryptionError when it is no key; the key itself is not shown."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(1024)
+    except OSError as error:
+        raise DecryptionError(f"the key file {path!r} can't be read: {error.strerror}") from error
+    if len(data) == _KEY_BYTES:
+        return data
+    try:
+        key = bytes.fromhex(data.decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise DecryptionError(f"the key file {path!r} holds neither 32 bytes nor 64 hex digits")
+    return key
 
 
 def storage_options(options: argparse.Namespace, location: str) -> dict[str, Any] | None:

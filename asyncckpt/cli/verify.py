@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt.cli.options import Subparsers, add_common, storage_options
+from asyncckpt._aio import run_in_thread
+from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import human_size, print_json, progress_bar
 from asyncckpt.operations.verify import verify
 
@@ -14,17 +15,18 @@ def add_parser(commands: Subparsers) -> None:
     parser = commands.add_parser("verify", help="check every byte")
     parser.add_argument("location")
     parser.add_argument("--level", choices=("header", "full"), default="full", help="how much to read")
-    parser.add_argument("--format", help="the format, where the bytes do not tell")
+    add_format(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> int:
+    format = await run_in_thread(reading_format, options, options.location)
     with progress_bar(wanted=not options.quiet and not options.json) as bar:
         report = await verify(
             options.location,
             level=options.level,
-            format=options.format,
+            format=format,
             progress=bar,
             storage_options=storage_options(options, options.location),
         )

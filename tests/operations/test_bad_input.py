@@ -50,16 +50,16 @@ async def checkpoint(tmp_path: Path) -> Path:
     return path
 
 
-READERS: dict[str, Callable[[Any], Awaitable[object]]] = {
-    "load": asyncckpt.load,
-    "open": lambda location: _open(location),
-    "convert": lambda location: convert(location, (MemoryStorage(), "b.checkpoint")),
-}
-
-
 async def _open(location: Any) -> None:
     async with asyncckpt.open_checkpoint(location) as opened:
         assert opened.tensors is not None
+
+
+READERS: dict[str, Callable[[Any], Awaitable[object]]] = {
+    "load": asyncckpt.load,
+    "open": _open,
+    "convert": lambda location: convert(location, (MemoryStorage(), "b.checkpoint")),
+}
 
 
 @pytest.fixture(params=list(READERS))

@@ -312,7 +312,7 @@ async def test_shards_and_pieces_survive() -> None:
         part = np.ascontiguousarray(whole[rank * 2 : rank * 2 + 2])
         name = piece_name("w", (rank * 2, 0))
         tensor = TensorMetadata(name, "float32", (2, 6), global_shape=(4, 6), origin=(rank * 2, 0))
-        shards.append(ShardData(ShardMetadata(rank=rank, tensors=(tensor,)), (memoryview(part).cast("B"),)))
+        shards.append(ShardData(ShardMetadata(rank=rank, tensors=(tensor,)), (part.data.cast("B"),)))
     saver = asyncckpt.SingleFileSaver(asyncckpt.SingleFileCheckpointFormat(), storage)
     key = await saver.save("a", shards, CheckpointMetadata(shards=tuple(s.metadata for s in shards)))
     report = await convert((storage, key), (storage, "b.checkpoint"))

@@ -161,7 +161,10 @@ async def test_without_checksums_the_bytes_are_compared() -> None:
 
 @pytest.mark.parametrize("name", asyncckpt.format_names())
 async def test_across_formats(name: str) -> None:
-    state = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "n": {"b": np.arange(5, dtype=np.int32)}}
+    state: dict[str, Any] = {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "n": {"b": np.arange(5, dtype=np.int32)},
+    }
     storage = MemoryStorage()
     await asyncckpt.save(state, (storage, "a.checkpoint"), metadata={"run": 1})
     target = (storage, f"b{asyncckpt.get_format(name).extension}")

@@ -235,7 +235,7 @@ async def test_retries_of_reads_are_counted() -> None:
     await asyncckpt.save(large_state(), (inner, "x"))
     for call in (asyncckpt.load, asyncckpt.verify):
         events: Events = []
-        await call((Flaky(inner, open=1, range=2), "x"), progress=events.append)  # type: ignore[operator]
+        await call((Flaky(inner, open=1, range=2), "x"), progress=events.append)
         assert events[-1].retries == 3
         assert {reason.split(":")[0] for reason in reasons(events)} <= {"open", "range"}
 

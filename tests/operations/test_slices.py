@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,12 @@ async def _save(storage: asyncckpt.ICheckpointStorage) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("kind", ["memory", "remote", "local"])
 async def test_slices_of_a_checkpoint_are_numpys(kind: str, verify: bool, tmp_path: Path) -> None:
-    storage = {
+    makers: dict[str, Callable[[], asyncckpt.ICheckpointStorage]] = {
         "memory": MemoryStorage,
         "remote": RemoteMemory,
         "local": lambda: asyncckpt.LocalStorage(tmp_path),
-    }[kind]()
+    }
+    storage = makers[kind]()
     state = await _save(storage)
     examples = 0
     async with storage, asyncckpt.open_checkpoint((storage, "a.checkpoint"), verify=verify) as checkpoint:

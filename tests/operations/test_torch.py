@@ -17,7 +17,8 @@ from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.operations.test_requests import RemoteMemory
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+# The quick tests run where no framework is installed.
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def _same_numbers_each_time() -> Iterator[None]:
     torch.random.set_rng_state(before)
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
     """Embedding and output layer share one weight, as language models have it."""
 
     def __init__(self) -> None:
