@@ -67,7 +67,7 @@ clean: ## remove environments, caches and build output
 
 # What each set of stamps installs. torch is 5 GB, so only the tests and the benchmarks bring it. uv keeps what it
 # has downloaded and links it into the next environment; where it can't reach an index that pip knows of, pip does it.
-$(VENV)/.installed-demo: WANTED := -e '.[cli]'
+$(VENV)/.installed-demo: WANTED := -e .
 $(VENV)/.installed-quick: WANTED := -e '.[all]' --group quick
 $(VENV)/.installed-check: WANTED := -e '.[all]' --group check
 $(VENV)/.installed-test: WANTED := -e '.[all]' --group test

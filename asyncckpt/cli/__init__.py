@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,17 +23,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = asyncio.run(options.run(options))
+        sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         # asyncio.run has cancelled the command and waited for its clean-up.
-        print("asyncckpt: interrupted; nothing was left behind", file=sys.stderr)
+        print("asyncckpt: interrupted; nothing unfinished was left behind", file=sys.stderr)
         return EXIT_INTERRUPTED
     except AsyncCkptError as error:
         print(f"asyncckpt: {error}", file=sys.stderr)
         return _exit_code(error)
     except BrokenPipeError:
-        # Whoever read our output, `head` for one, has seen enough.
-        sys.stderr.close()
+        # Whoever read our output, `head` for one, has seen enough; the interpreter's own flush must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
 
 

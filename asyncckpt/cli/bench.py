@@ -12,6 +12,7 @@ import numpy as np
 
 from asyncckpt.cli.options import Subparsers, add_common, storage_options
 from asyncckpt.cli.output import print_json, print_table, progress_bar
+from asyncckpt.formats.registry import format_names
 from asyncckpt.operations.load import load
 from asyncckpt.operations.save import save
 from asyncckpt.storage.factory import open_storage
@@ -25,7 +26,7 @@ def add_parser(commands: Subparsers) -> None:
     parser.add_argument("location", help="a folder or prefix; what is written there is deleted again")
     parser.add_argument("--size", type=int, default=256, metavar="MIB", help="how much to save (256)")
     parser.add_argument("--rounds", type=int, default=3, help="how often (3); the median counts")
-    parser.add_argument("--format", default="mlcp")
+    parser.add_argument("--format", choices=format_names(), default="mlcp")
     add_common(parser)
     parser.set_defaults(run=run)
 

@@ -30,6 +30,7 @@ async def run(options: argparse.Namespace) -> int:
         values=options.values,
         formats=(before, after),
         storage_options=storage_options(options, options.before),
+        second_options=storage_options(options, options.after),
     )
     if options.json:
         print_json({**asdict(report), "same": report.same})

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from asyncckpt.errors import DecryptionError, UnsupportedOperationError
+from asyncckpt.errors import DecryptionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.metagraph import MetagraphFormat
 from asyncckpt.formats.registry import format_names
@@ -26,6 +26,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--option",
         action="append",
         default=[],
+        type=_option,
         metavar="NAME=VALUE",
         help="an option of the storage's driver, VALUE as JSON or text; may be given several times",
     )
@@ -65,14 +66,11 @@ def read_key(path: str) -> bytes:
     return key
 
 
-def storage_options(options: argparse.Namespace, location: str) -> dict[str, Any] | None:
-    """The driver's options. Raises UnsupportedOperationError for an option without a value."""
-    chosen: dict[str, Any] = {}
-    for text in options.option:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UnsupportedOperationError(f"--option {name} needs a value: --option {name}=VALUE")
-        chosen[name] = _value(value)
+def storage_options(options: argparse.Namespace, location: str) -> dict[str, Any]:
+    """The options of the location's driver; none for a path, which takes none."""
+    if _is_path(location):
+        return {}
+    chosen: dict[str, Any] = dict(options.option)
     if options.endpoint_url:
         if location.startswith("s3"):
             chosen["client_kwargs"] = {
@@ -81,7 +79,18 @@ def storage_options(options: argparse.Namespace, location: str) -> dict[str, Any
             }
         else:
             chosen["endpoint_url"] = options.endpoint_url
-    return chosen or None
+    return chosen
+
+
+def _is_path(location: str) -> bool:
+    return "://" not in location or location.startswith(("file://", "local://"))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{name or 'an option'} needs a value: NAME=VALUE")
+    return name, _value(value)
 
 
 def _value(text: str) -> Any:

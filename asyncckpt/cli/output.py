@@ -60,8 +60,9 @@ class Bar:
         self._drawn = False
 
     def __call__(self, event: ProgressEvent) -> None:
-        if event.phase != self._phase:
-            self._phase, self._started = event.phase, time.monotonic()
+        if event.phase != self._phase and not event.bytes_done:
+            self._started = time.monotonic()
+        self._phase = event.phase
         if event.phase in (Phase.DONE, Phase.FAILED):
             return
         self._draw(event)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator
 from dataclasses import replace
-
-import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
 from asyncckpt.formats.deflate import EMPTY_STREAM, Inflater, inflate_frame
@@ -141,7 +140,11 @@ class FramedEntry(_Kept):
             raise LayoutError(f"the frames of {entry.name!r} do not make its {entry.size} bytes")
         if int(frames.stored.sum()) + len(EMPTY_STREAM) != entry.compressed:
             raise LayoutError(f"the frames of {entry.name!r} do not fill its {entry.compressed} bytes")
-        self._frames = frames
+        # Plain lists: thousands of small look-ups in numpy arrays would take longer than all the rest.
+        self._raw: list[int] = frames.raw.tolist()
+        self._stored: list[int] = frames.stored.tolist()
+        self._raw_start: list[int] = frames.raw_start.tolist()
+        self._stored_start: list[int] = frames.stored_start.tolist()
         self._limits = limits
         self._inflated: dict[int, bytes] = {}
         self._total = 0
@@ -154,29 +157,28 @@ class FramedEntry(_Kept):
         if any(number not in self._inflated for number in range(first, last)):
             yield from self._inflate(first, last)
         joined = b"".join(self._inflated[number] for number in range(first, last))
-        begin = start - int(self._frames.raw_start[first])
+        begin = start - self._raw_start[first]
         return memoryview(joined)[begin : begin + size]
 
     def _inflate(self, first: int, last: int) -> Generator[Need, memoryview, None]:
-        begin = int(self._frames.stored_start[first])
-        end = int(self._frames.stored_start[last - 1] + self._frames.stored[last - 1])
-        raw = int(self._frames.raw[first:last].sum())
-        self._total += raw
+        begin = self._stored_start[first]
+        end = self._stored_start[last - 1] + self._stored[last - 1]
+        self._total += sum(self._raw[first:last])
         self._limits.check(self._total, self.entry.compressed)
         data = yield from need_exactly(
             self.entry.data_offset + begin, end - begin, f"the entry {self.entry.name!r}"
         )
         for number in range(first, last):
-            at = int(self._frames.stored_start[number]) - begin
-            stored = data[at : at + int(self._frames.stored[number])]
+            at = self._stored_start[number] - begin
             self._inflated[number] = inflate_frame(
-                stored, int(self._frames.raw[number]), f"frame {number} of {self.entry.name!r}"
+                data[at : at + self._stored[number]],
+                self._raw[number],
+                f"frame {number} of {self.entry.name!r}",
             )
 
     def _covering(self, start: int, end: int) -> tuple[int, int]:
-        first = int(np.searchsorted(self._frames.raw_start, start, side="right")) - 1
-        last = int(np.searchsorted(self._frames.raw_start, end, side="left"))
-        return first, last
+        """The numbers of the frames that hold bytes [start, end), as a range; empty frames are among none."""
+        return bisect_right(self._raw_start, start) - 1, bisect_left(self._raw_start, end)
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
         extents = self._extents(tensor)
@@ -193,25 +195,20 @@ class FramedEntry(_Kept):
     def _in_frames(self, tensor: StoredTensor, extent: Extent) -> StoredTensor | None:
         """The frames that are this tensor's own: all of one size, but the last, which may carry padding."""
         first, last = self._covering(extent.offset, extent.end)
-        raw = self._frames.raw[first:last]
-        begin = int(self._frames.raw_start[first])
-        step = int(raw[0]) if last - first > 1 else extent.size
-        if (
-            begin != extent.offset
-            or not bool((raw[:-1] == step).all())
-            or int(raw[-1]) < extent.size - step * (last - first - 1)
-        ):
+        sizes = self._raw[first:last]
+        step = sizes[0] if len(sizes) > 1 else extent.size
+        whole = all(size == step for size in sizes[:-1])
+        rest = extent.size - step * (len(sizes) - 1)
+        if self._raw_start[first] != extent.offset or not whole or sizes[-1] < rest:
             return None
         what = f"tensor {tensor.name!r}"
-        sizes = [int(n) for n in raw]
 
         def decode(number: int, stored: bytes) -> bytes:
             wanted = min(step, extent.size - number * step)
             return inflate_frame(stored, sizes[number], what, padding=sizes[number] - wanted)
 
         base = self.entry.data_offset
-        stored = zip(self._frames.stored_start[first:last], self._frames.stored[first:last], strict=True)
-        places = tuple(Extent(base + int(at), int(size)) for at, size in stored)
+        places = tuple(Extent(base + self._stored_start[n], self._stored[n]) for n in range(first, last))
         return replace(tensor, extents=(), frames=Frames(step, places, decode))
 
     def _inflated_bytes(self, extent: Extent) -> bytes:
@@ -220,5 +217,5 @@ class FramedEntry(_Kept):
         if any(number not in self._inflated for number in range(first, last)):
             raise LayoutError(f"the frames of {self.entry.name!r} do not follow its arrays")
         joined = b"".join(self._inflated[number] for number in range(first, last))
-        begin = extent.offset - int(self._frames.raw_start[first])
+        begin = extent.offset - self._raw_start[first]
         return joined[begin : begin + extent.size]

@@ -58,11 +58,12 @@ async def diff(
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
+    second_options: StorageOptions | None = None,
 ) -> DiffReport:
     """Compare two checkpoints. With `values`, changed tensors are read for their largest and mean difference.
 
-    Where both files have checksums of the same chunks, no tensor is read to find what changed. Raises as
-    `open_checkpoint` does.
+    Where both files have checksums of the same chunks, no tensor is read to find what changed. `second_options`
+    are those of b's storage where they are not `storage_options`. Raises as `open_checkpoint` does.
     """
     async with (
         open_checkpoint(
@@ -72,7 +73,11 @@ async def diff(
             progress=progress,
             storage_options=storage_options,
         ) as first,
-        open_checkpoint(b, format=formats[1], storage_options=storage_options) as second,
+        open_checkpoint(
+            b,
+            format=formats[1],
+            storage_options=storage_options if second_options is None else second_options,
+        ) as second,
     ):
         common = [name for name in first.tensors if name in second.tensors]
         changed = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncckpt.testing.faults import Outcome, run_cancelled_at, sweep
+    from asyncckpt.testing.format_contract import FormatContract
     from asyncckpt.testing.storage_contract import StorageContract
     from asyncckpt.testing.storage_faults import CountingStorage, FaultyStorage
 
@@ -24,7 +25,15 @@ _HOMES = {
     "sweep": "faults",
 }
 
-__all__ = ["CountingStorage", "FaultyStorage", "Outcome", "StorageContract", "run_cancelled_at", "sweep"]
+__all__ = [
+    "CountingStorage",
+    "FaultyStorage",
+    "FormatContract",
+    "Outcome",
+    "StorageContract",
+    "run_cancelled_at",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,21 +19,21 @@ _MOST_POSITIONS = 1200
 class DamageContract(FormatFiles):
     """Every file that is not as it was written is refused, or its content is still the same."""
 
-    async def test_every_flipped_bit_is_noticed(self, sweep_seed: int) -> None:
+    async def test_every_flipped_bit_is_noticed(self) -> None:
         key, files = await self.files_of(self.small_state())
         state = self.small_state()
         for name, data in files.items():
-            for position in positions(len(data), sweep_seed):
+            for position in positions(len(data), self.sweep_seed):
                 changed = bytearray(data)
                 changed[position] ^= 1 << (position % 8)
                 await self._require_noticed(
                     key, {**files, name: bytes(changed)}, state, f"{name} byte {position}"
                 )
 
-    async def test_every_truncation_is_noticed(self, sweep_seed: int) -> None:
+    async def test_every_truncation_is_noticed(self) -> None:
         key, files = await self.files_of(self.small_state())
         for name, data in files.items():
-            for length in positions(len(data), sweep_seed):
+            for length in positions(len(data), self.sweep_seed):
                 cut = {**files, name: data[:length]}
                 with pytest.raises((FormatError, CheckpointError)):
                     await self._read(key, cut)
@@ -48,9 +48,9 @@ class DamageContract(FormatFiles):
 
     @pytest.mark.parametrize("number", HOSTILE_NUMBERS)
     @pytest.mark.parametrize("width", [4, 8])
-    async def test_hostile_numbers_anywhere(self, number: int, width: int, sweep_seed: int) -> None:
+    async def test_hostile_numbers_anywhere(self, number: int, width: int) -> None:
         key, files = await self.files_of(self.small_state())
-        rng = random.Random(sweep_seed)
+        rng = random.Random(self.sweep_seed)
         for name, data in files.items():
             spots = list(range(0, min(len(data) - width, 160), 4))
             spots += [rng.randrange(max(1, len(data) - width)) for _ in range(12)]
@@ -65,9 +65,9 @@ class DamageContract(FormatFiles):
                         key, hostile, self.small_state(), f"{name} {number} at {position}"
                     )
 
-    async def test_verify_reports_what_load_refuses(self, sweep_seed: int) -> None:
+    async def test_verify_reports_what_load_refuses(self) -> None:
         key, files = await self.files_of(self.small_state())
-        rng = random.Random(sweep_seed)
+        rng = random.Random(self.sweep_seed)
         for name, data in files.items():
             for _ in range(60):
                 changed = bytearray(data)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pytest
 
 import asyncckpt
 from asyncckpt.formats.base import ICheckpointFormat
@@ -25,6 +26,9 @@ class FormatFiles:
     detects_padding = True
     """Whether `verify` finds a changed byte between the tensors."""
     stem = "ckpt"
+    sweep_seed = 20250907
+    """Where only a sample of a file's positions is tried."""
+    pytestmark = pytest.mark.asyncio
 
     def make_format(self) -> ICheckpointFormat:
         """The format, with the options to be tested."""
