@@ -25,7 +25,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all, or some of {', '.join(TARGETS)}")
     parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
-    parser.add_argument("--corpus", type=Path, default=default_corpus(), help="where inputs and findings are kept")
+    parser.add_argument(
+        "--corpus", type=Path, default=default_corpus(), help="where inputs and findings are kept"
+    )
     parser.add_argument("--reproduce", type=Path, help="feed this one file to the target, without the fuzzer")
     chosen = parser.parse_args(arguments)
     if not chosen.targets or chosen.targets == ["all"]:

@@ -10,13 +10,62 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-NUMBERS = (0, 1, 2, 7, 63, 64, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+NUMBERS = (
+    0,
+    1,
+    2,
+    7,
+    63,
+    64,
+    2**15,
+    2**16 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 VALUES: tuple[Any, ...] = (
     *NUMBERS,
-    *(-1, -(2**63), 10**400, 0.0, -0.0, 1e308, 1.5, None, True, False, "", "a", "0", "w", "\0", "\ud800", "𝄞"),
-    *("float32", "F32", "../x", "/", ".", "a" * 300, [], {}, [0], [[0]], [1, 2], [2**62, 4], {"t": "w"}, {"d": []}),
+    *(
+        -1,
+        -(2**63),
+        10**400,
+        0.0,
+        -0.0,
+        1e308,
+        1.5,
+        None,
+        True,
+        False,
+        "",
+        "a",
+        "0",
+        "w",
+        "\0",
+        "\ud800",
+        "𝄞",
+    ),
+    *(
+        "float32",
+        "F32",
+        "../x",
+        "/",
+        ".",
+        "a" * 300,
+        [],
+        {},
+        [0],
+        [[0]],
+        [1, 2],
+        [2**62, 4],
+        {"t": "w"},
+        {"d": []},
+    ),
 )
 Plain = Callable[[bytes, int], bytes]
 
@@ -35,9 +84,11 @@ def hostile_number(data: bytes, rng: random.Random) -> bytes:
     """A number of 1 to 8 bytes somewhere becomes a special one, or a little more or less than it was."""
     width = rng.choice((1, 2, 4, 4, 8, 8))
     at = rng.randrange(max(1, len(data) - width + 1))
-    order = rng.choice(("little", "little", "little", "big"))
+    order: Literal["little", "big"] = "big" if rng.random() < 0.25 else "little"
     old = int.from_bytes(data[at : at + width], order)
-    new = rng.choice((*NUMBERS, len(data), len(data) - at, old + rng.choice((-64, -8, -1, 1, 4, 8, 64)), old * 2))
+    new = rng.choice(
+        (*NUMBERS, len(data), len(data) - at, old + rng.choice((-64, -8, -1, 1, 4, 8, 64)), old * 2)
+    )
     number = (new % (1 << 8 * width)).to_bytes(width, order)
     return data[:at] + number + data[at + width :]
 
@@ -45,7 +96,11 @@ def hostile_number(data: bytes, rng: random.Random) -> bytes:
 def changed_json(data: bytes, rng: random.Random) -> bytes | None:
     """One of the JSON texts in the data with one change. None where there is none."""
     text = data.decode("latin-1")
-    starts = [at for at, char in enumerate(text) if char in "{[" and text[at + 1 : at + 2] in ('"', "}", "]", "{", "[")]
+    starts = [
+        at
+        for at, char in enumerate(text)
+        if char in "{[" and text[at + 1 : at + 2] in ('"', "}", "]", "{", "[")
+    ]
     if not starts:
         return None
     start = starts[0] if rng.random() < 0.5 else rng.choice(starts)
@@ -96,7 +151,10 @@ def _changed_object(value: dict[str, Any], rng: random.Random) -> dict[str, Any]
     if action < 0.1:
         return {k: v for k, v in value.items() if k != key}
     if action < 0.2:
-        return {(rng.choice(("", "a", "t", "d", "asyncckpt", "é")) if k == key else k): v for k, v in value.items()}
+        return {
+            (rng.choice(("", "a", "t", "d", "asyncckpt", "é")) if k == key else k): v
+            for k, v in value.items()
+        }
     if action < 0.25:
         return {**value, "x" * rng.randrange(4): rng.choice(VALUES)}
     return {**value, key: _changed(value[key], rng)}

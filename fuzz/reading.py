@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator
 from typing import TypeVar
 
-from asyncckpt.errors import FormatError, IncompleteCheckpointError
+from asyncckpt.errors import FormatError, IncompleteCheckpointError, TruncatedError
 from asyncckpt.formats.assemble import check_chunks, gather, to_array
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Extent, Index, Need, SourceInfo, parse_bytes
@@ -61,6 +61,9 @@ def _check_promises(index: Index, files: list[memoryview]) -> None:
     for stored in index.tensors:
         extents = stored.extents if stored.frames is None else stored.frames.extents
         for extent in extents:
+            if extent.file and extent.end > len(files[extent.file]):
+                # A parser can't tell the size of a set's other files: whoever opens them looks.
+                raise TruncatedError(f"tensor {stored.name!r} leaves file {extent.file}")
             _require_inside(extent, files, f"tensor {stored.name!a}")
     for digest in index.digests:
         for extent in (digest.extent, *digest.zeroed):

@@ -16,9 +16,9 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
 from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.hf_set import HuggingFaceSetFormat
+from asyncckpt.formats.index import SourceInfo, parse_bytes
 from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
 from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
-from asyncckpt.formats.index import SourceInfo, parse_bytes
 from asyncckpt.formats.mlcp import MlcpFormat
 from asyncckpt.formats.mlcp_set import MlcpSetFormat
 from asyncckpt.formats.mldf import MldfFormat
@@ -83,7 +83,9 @@ def metadata() -> CheckpointMetadata:
     )
 
 
-def files_of(format: ICheckpointFormat, state: Any, shards: int = 1, *, about: CheckpointMetadata | None = None) -> list[bytes]:
+def files_of(
+    format: ICheckpointFormat, state: Any, *, shards: int = 1, about: CheckpointMetadata | None = None
+) -> list[bytes]:
     """The files that saving the state makes: the one that is opened first, then the others in order."""
     flat = flatten(state)
     shard = ShardData.from_arrays(flat.tensors)
@@ -145,9 +147,12 @@ def side_seeds() -> Iterator[tuple[str, bytes]]:
     for state in states():
         yield "structure", json.dumps(flatten(state).structure).encode()
     yield "structure", b'{"d":["a",{"i":"12"},"b",[null,true,1,"s",{"f":"inf"},{"t":"w","k":"torch"}]]}'
-    yield "block", (
-        b'{"block":1,"at":"0000000000000100","outside":"00000000","chunk":1048576,"crc32c":"00112233",'
-        b'"tree":{"d":[]},"boxes":{"w":[[4,6],[2,0]]},"metadata":{"version":"1"}}'
+    yield (
+        "block",
+        (
+            b'{"block":1,"at":"0000000000000100","outside":"00000000","chunk":1048576,"crc32c":"00112233",'
+            b'"tree":{"d":[]},"boxes":{"w":[[4,6],[2,0]]},"metadata":{"version":"1"}}'
+        ),
     )
 
 
@@ -161,11 +166,12 @@ async def _table(fields: list[Field], samples: list[Mapping[str, Any]]) -> bytes
 
 def table_seeds() -> Iterator[tuple[str, bytes]]:
     plain = [Field("n", TypeId.INT), Field("f", TypeId.FLOAT), Field("t", TypeId.TEXT_RAW)]
-    rows = [{"n": 3, "f": 0.5, "t": "größe"}, {"n": -1, "f": 2.0}]
+    rows: list[Mapping[str, Any]] = [{"n": 3, "f": 0.5, "t": "größe"}, {"n": -1, "f": 2.0}]
     yield "mldf_table", asyncio.run(_table(plain, rows))
     rich = [array_field("x", "float32", (-1, 2)), Field("j", TypeId.JSON), Field("b" * 70, TypeId.BYTES)]
-    yield "mldf_table", asyncio.run(
-        _table(rich, [{"x": np.zeros((3, 2), "<f4"), "j": {"a": [1]}, "b" * 70: b"\0\1"}])
+    yield (
+        "mldf_table",
+        asyncio.run(_table(rich, [{"x": np.zeros((3, 2), "<f4"), "j": {"a": [1]}, "b" * 70: b"\0\1"}])),
     )
 
 

@@ -60,7 +60,7 @@ def read_bundle(
     head = yield from need_exactly(0, HEADER_BYTES, "the header", file=file)
     raw_header = bytes(head)
     header = decode_header(head)
-    _check_size(header, size)
+    yield from _check_size(header, size, file)
     _check_keys(header, keys, vouched=vouched)
     rows = yield from need_exactly(
         HEADER_BYTES, header.sections_end - HEADER_BYTES, "the section index", file=file
@@ -124,12 +124,18 @@ def _decoded(
     return bundle
 
 
-def _check_size(header: Header, size: int | None) -> None:
-    if size is None or size == header.total_size:
-        return
-    if size < header.total_size:
+def _check_size(header: Header, size: int | None, file: str) -> Generator[Need, memoryview, None]:
+    if size is None:
+        # The last byte must be there, and nothing behind it.
+        end = yield Need(max(0, header.total_size - 1), 2, file)
+        if len(end) != 1:
+            raise TruncatedError(
+                f"{file!r} is {'longer' if end else 'shorter'} than the bundle's {header.total_size} bytes"
+            )
+    elif size < header.total_size:
         raise TruncatedError(f"the bundle has {header.total_size} bytes, the file {size}")
-    raise LayoutError(f"{size - header.total_size} bytes are left over after the bundle's end")
+    elif size > header.total_size:
+        raise LayoutError(f"{size - header.total_size} bytes are left over after the bundle's end")
 
 
 def _check_keys(header: Header, keys: Keys, *, vouched: bool) -> None:

@@ -33,6 +33,8 @@ ALIGNMENT_EXTRA = 0xD935
 """The identifier that Android's zipalign uses for padding."""
 DESCRIPTOR_FLAG = 0x0008
 _ENCRYPTED_FLAGS = 0x2041
+_MAYBE_LARGE = 0xFF000000
+"""From here on incompressible data may take more than 4 GiB once it is compressed."""
 _DOS_DATE = 0x0021
 """1 January 1980, ZIP's own epoch: the bytes of an archive must not depend on the hour."""
 
@@ -102,6 +104,8 @@ def local_header(entry: ZipEntry, *, extra: bytes = b"") -> bytes:
     """With a data descriptor the sizes are left open; the length does not depend on their values."""
     name = entry.name.encode()
     large = _is_large(entry)
+    if entry.flags & DESCRIPTOR_FLAG:
+        large = entry.size >= _MAYBE_LARGE  # all that is known when the header is written
     crc, compressed, size = entry.crc32, entry.compressed, entry.size
     if entry.flags & DESCRIPTOR_FLAG:
         crc = compressed = size = 0

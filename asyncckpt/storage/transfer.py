@@ -34,7 +34,8 @@ SLICE_BYTES = 1024 * 1024
 SMALL_VIEW_BYTES = 64 * 1024
 """Views below this are joined before they are sent."""
 _MAX_ERROR_BODY_BYTES = 64 * 1024
-# Measured: on a busy machine it halves the event loop's p99 gap and costs no throughput.
+# The loop gets the core first. Alternated with 0 in 2 × 12 rounds of 1 GiB to a sink, on 2 cores with a load of
+# about 10: p99 gap of the loop 24–38 → 12–18 ms, throughput within the (wide) spread. Not measured when idle.
 _NICE = 5
 
 

@@ -149,12 +149,13 @@ def test_pythons_zipfile_accepts_it_and_sdnb_reads_what_is_inside(kind: str) -> 
 def test_javas_stream_reader_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "classes").mkdir()
     java = compile_program(tmp_path / "classes")
+    paths, expected = [], []
     for number, kind in enumerate(KINDS):
         data = encode(STATE, **KINDS[kind])
-        path = tmp_path / f"{number}.sdz"
-        path.write_bytes(data)
-        expected = [[n, str(len(c)), str(zlib.crc32(c))] for n, c in sdz_reader.read(data).items()]
-        assert java.run("unzip", path) == expected
+        paths.append(tmp_path / f"{number}.sdz")
+        paths[-1].write_bytes(data)
+        expected += [[n, str(len(c)), str(zlib.crc32(c))] for n, c in sdz_reader.read(data).items()]
+    assert java.run("unzip", *paths) == expected
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

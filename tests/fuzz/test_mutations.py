@@ -1,0 +1,116 @@
+"""Damaged files of every registered format: refused with one of our errors, or read as what was written.
+
+Whatever the damage, parsing takes no more memory than the file's size allows for.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncckpt.errors import CheckpointError, FormatError
+from asyncckpt.formats.assemble import check_chunks, gather
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.hf_set import HuggingFaceSetFormat
+from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.registry import format_names, get_format
+from asyncckpt.formats.sdnb import SdnbFormat
+from asyncckpt.formats.sdz import SdzFormat
+from asyncckpt.model.digests import Buffer
+from fuzz.files import Siblings
+from fuzz.seeds import MOMENT, files_of, metadata, states
+from tests.formats.attacks import mutations
+
+MEMORY_FACTOR = 4
+MEMORY_SLACK = 1024 * 1024
+
+VARIANTS: dict[str, Callable[[], ICheckpointFormat]] = {
+    "safetensors-set of two": lambda: HuggingFaceSetFormat(max_file_bytes=16),
+    "metagraph, compressed": lambda: MetagraphFormat(compress=True),
+    "sdnb": lambda: SdnbFormat(clock=lambda: MOMENT),
+    "sdnb, appended": lambda: SdnbFormat(clock=lambda: MOMENT, inline_below=0),
+    "sdnb in two shards": lambda: SdnbFormat(clock=lambda: MOMENT, shards=2),
+    "sdz": lambda: SdzFormat(clock=lambda: MOMENT),
+    "sdz, stored": lambda: SdzFormat(clock=lambda: MOMENT, compress=False, inline_below=0),
+}
+FORMATS: dict[str, Callable[[], ICheckpointFormat]] = {
+    **{name: lambda name=name: get_format(name) for name in format_names()},  # type: ignore[misc]
+    **VARIANTS,
+}
+
+
+def name_of(format: ICheckpointFormat, files: list[bytes]) -> str:
+    if format.name == "sdnb" and len(files) > 1:
+        return f"model.shard0-of-{len(files)}.sdnb"
+    return f"model{format.extension}"
+
+
+def parse(format: ICheckpointFormat, files: list[bytes]) -> tuple[Index, list[memoryview]]:
+    siblings = Siblings(files[1:])
+    source = SourceInfo(name_of(format, files), len(files[0]))
+    index = parse_bytes(format.parse(source), memoryview(files[0]), siblings)
+    return index, [memoryview(files[0]), *(siblings[file] for file in index.files[1:])]
+
+
+def content(format: ICheckpointFormat, files: list[bytes]) -> tuple[Any, ...]:
+    """Everything that a checkpoint says, comparable."""
+    index, views = parse(format, files)
+    tensors = []
+    for stored in index.tensors:
+        data: Buffer = gather(stored, lambda extent: views[extent.file][extent.offset : extent.end])
+        check_chunks(stored, index.chunk_bytes, memoryview(data))
+        tensors.append((stored.metadata, bytes(data)))
+    return index.tree, index.metadata, tensors
+
+
+def damaged(files: list[bytes]) -> st.SearchStrategy[list[bytes]]:
+    """The files with one of them changed."""
+    return st.integers(0, len(files) - 1).flatmap(
+        lambda number: mutations(files[number]).map(
+            lambda data: [*files[:number], data, *files[number + 1 :]]
+        )
+    )
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory that was taken while it ran; refusals are fine."""
+    tracemalloc.start()
+    try:
+        work()
+    except (FormatError, CheckpointError):
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@given(data=st.data())
+def test_damage_is_refused_or_harmless(kind: str, data: st.DataObject) -> None:
+    format = FORMATS[kind]()
+    state = data.draw(st.sampled_from(states()), label="state")
+    files = files_of(format, state, about=metadata())
+    changed = data.draw(damaged(files), label="files")
+    try:
+        found = content(format, changed)
+    except (FormatError, CheckpointError) as error:
+        refusal = str(error)
+        assert "\n" not in refusal  # noqa: PT017 - the error is allowed, not expected
+        return
+    assert found == content(format, files)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@given(data=st.data())
+def test_parsing_damage_takes_little_memory(kind: str, data: st.DataObject) -> None:
+    format = FORMATS[kind]()
+    files = data.draw(damaged(files_of(format, states()[1], about=metadata())), label="files")
+    allowed = MEMORY_FACTOR * sum(map(len, files)) + MEMORY_SLACK
+    assert peak_of(lambda: parse(format, files)) <= allowed
