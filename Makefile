@@ -13,9 +13,11 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 PYTEST := $(RUN) -m pytest
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
+TARGET ?= all
+SECONDS ?= 600
 UVLOOP_SUITES = $(wildcard tests/operations tests/storage)
 
-.PHONY: help demo test test-quick test-uvloop test-beside test-floors check format bench soak fuzz clean
+.PHONY: help demo test test-quick test-uvloop test-beside test-floors check format bench soak properties fuzz clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,8 +60,11 @@ soak: $(VENV)/.installed-test ## the long counts (an hour or so)
 	$(RUN) -m tests.servers
 	$(PYTEST) -m soak --timeout=0 --hypothesis-profile=soak
 
-fuzz: $(VENV)/.installed-quick ## the property tests with many random examples
+properties: $(VENV)/.installed-quick ## the property tests with many random examples
 	$(PYTEST) $(PARALLEL) -m "hypothesis and not server and not soak" --timeout=0 --hypothesis-profile=soak
+
+fuzz: $(VENV)/.installed-fuzz ## coverage-guided fuzzing of the parsers: TARGET=mlcp SECONDS=60 for a part
+	$(RUN) -m fuzz $(TARGET) --seconds $(SECONDS)
 
 clean: ## remove environments, caches and build output
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -72,6 +77,7 @@ $(VENV)/.installed-quick: WANTED := -e '.[all]' --group quick
 $(VENV)/.installed-check: WANTED := -e '.[all]' --group check
 $(VENV)/.installed-test: WANTED := -e '.[all]' --group test
 $(VENV)/.installed-bench: WANTED := -e '.[all]' --group bench
+$(VENV)/.installed-fuzz: WANTED := -e '.[all]' 'atheris>=2.3'
 $(VENV)/.installed-uv: WANTED := uv
 
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from asyncckpt._aio import run_in_thread
@@ -51,6 +51,15 @@ class ICheckpointFormat(ABC):
     @abstractmethod
     def parse(self, source: SourceInfo) -> ParseSteps:
         """A generator that asks for byte ranges and returns the index. Raises FormatError subclasses only."""
+
+    def leader_prefix(self, name: str) -> str | None:
+        """What the name of a set's leading file begins with, for a base name that is itself no file; None where
+        the format has no such sets."""
+        return None
+
+    def leaders(self, name: str, present: Iterable[str]) -> list[str]:
+        """The names among `present` that lead a set with the base `name`."""
+        return []
 
     def losses(self, content: Content) -> list[str]:
         """One line for each thing of the content that this format can't hold. Empty when all of it fits."""

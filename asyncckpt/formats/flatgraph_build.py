@@ -285,7 +285,7 @@ def _new_root(reader: FlatReader, table: Table) -> tuple[bytearray, int, dict[in
 def _field_widths(table: Table) -> dict[int, int]:
     """How many bytes each field can have, by where the next one begins."""
     used = sorted((offset, slot) for slot, offset in enumerate(table.offsets) if 4 <= offset < table.size)
-    ends = [offset for offset, _ in used[1:]] + [table.size]
+    ends = [*(offset for offset, _ in used), table.size][1:]
     widths = {slot: end - offset for (offset, slot), end in zip(used, ends, strict=True)}
     return {slot: 4 if slot in _OFFSET_SLOTS else width for slot, width in widths.items() if width}
 

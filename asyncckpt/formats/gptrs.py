@@ -60,7 +60,8 @@ CUSTOM_FIELD = "gptrs"
 """The custom field with `kind`, `config`, `runtime` and `requiresGrad` (names); `configText` is what was read."""
 _CONFIG_MEMBERS = ("kind", "config", "runtime")
 _NO_CONFIG: dict[str, Json] = {"kind": "asyncckpt", "config": {}}
-_BLOCK_MARK = b'{"block":'
+_BLOCK_MARKS = (BLOCK_MAGIC, b'{"block":', b'"at":"', b'"outside":"', b'"crc32c":"')
+_BLOCK_SEARCH_BYTES = 4096
 _SCALARS = "scalars"
 
 
@@ -201,7 +202,8 @@ def parse_file(source: SourceInfo, magic: bytes) -> ParseSteps:
         warnings = (f"{name} version 1 is read but no longer written: convert it to version 2",)
     else:
         entries, position = yield from _parse_index(regions, position, with_ids=config is not None)
-        block, position = yield from _parse_block(regions, position)
+        data_start = min((entry.offset for entry in entries if entry.size), default=source.size)
+        block, position = yield from _parse_block(regions, position, data_start)
     stored = _stored_tensors(entries, position, source)
     tree, chunk_bytes = None, 0
     if block is None:
@@ -253,11 +255,18 @@ def _parse_index(
     return decode_index(index, with_ids=with_ids), position + LE_U32.size + len(index)
 
 
-def _parse_block(regions: _Regions, position: int) -> Generator[Need, memoryview, tuple[Block | None, int]]:
-    """The block and where it ends; None, and where it would begin, in a foreign file."""
-    start = yield Need(position, BLOCK_HEADER_BYTES + len(_BLOCK_MARK))
+def _parse_block(
+    regions: _Regions, position: int, data_start: int
+) -> Generator[Need, memoryview, tuple[Block | None, int]]:
+    """The block and where it ends; None, and where it would begin, in a foreign file.
+
+    A block that is there, but not where it should be, must not make a file of ours look foreign.
+    """
+    gap = min(_BLOCK_SEARCH_BYTES, data_start - position)
+    start = yield Need(position, max(BLOCK_HEADER_BYTES + len(_BLOCK_MARKS[1]), gap))
     if bytes(start[: len(BLOCK_MAGIC)]) != BLOCK_MAGIC:
-        if bytes(start[BLOCK_HEADER_BYTES:]) == _BLOCK_MARK:
+        found = bytes(start)
+        if any(mark in found for mark in _BLOCK_MARKS):
             raise LayoutError(f"the asyncckpt block at byte {position} is damaged: its magic is gone")
         return None, position
     yield from regions.take(position, len(BLOCK_MAGIC), "the asyncckpt block")

@@ -26,7 +26,10 @@ _BUILT_IN = {
     "gptrsten": "asyncckpt.formats.gptrs:GptrsTensorsFormat",
     "mldf": "asyncckpt.formats.mldf:MldfFormat",
     "metagraph": "asyncckpt.formats.metagraph:MetagraphFormat",
+    "sdz": "asyncckpt.formats.sdz:SdzFormat",
     "mlcp-set": "asyncckpt.formats.mlcp_set:MlcpSetFormat",
+    # Last, because it also takes bare FlatBuffers, which have no magic number.
+    "sdnb": "asyncckpt.formats.sdnb:SdnbFormat",
 }
 
 

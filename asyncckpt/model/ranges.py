@@ -40,7 +40,7 @@ class MergePolicy:
     """
 
     max_gap: int = 64 * 1024
-    max_request: int = 16 * 1024 * 1024
+    max_request: int = 32 * 1024 * 1024
     waste: float = 0.04
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
 from asyncckpt._aio import WorkerThreads, without_collection
@@ -15,7 +14,8 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Index, Need, ParseSteps, SourceInfo
-from asyncckpt.formats.registry import SNIFF_BYTES, sniff
+from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
+from asyncckpt.operations.leader import find_leader
 from asyncckpt.operations.location import Place
 from asyncckpt.storage.base import ObjectReader
 
@@ -76,25 +76,38 @@ class OpenFiles:
         self._stack = stack
         self._by_name: dict[str, OpenFile] = {}
 
-    async def open(self, name: str = "") -> OpenFile:
-        """The file of that name beside the checkpoint ("" is itself). Raises CheckpointNotFoundError."""
+    async def open(self, name: str) -> OpenFile:
+        """The file of that name beside the checkpoint. Raises IncompleteCheckpointError."""
         if name in self._by_name:
             return self._by_name[name]
-        place = self._place.sibling(name) if name else self._place
+        place = self._place.sibling(name)
         try:
-            reader = await self._stack.enter_async_context(
-                place.storage.open_reader(place.key, first_bytes=FIRST_BYTES)
-            )
+            return await self._open(name, place)
         except ObjectNotFoundError as error:
-            if name:
-                raise IncompleteCheckpointError(f"{place.shown} is missing from the set") from error
-            raise CheckpointNotFoundError(f"there is no checkpoint at {place.shown}: {error}") from error
+            raise IncompleteCheckpointError(f"{place.shown} is missing from the set") from error
+
+    async def _open_main(self, chosen: ICheckpointFormat | None) -> OpenFile:
+        """The checkpoint's own file, or the one that leads the set of its name. Raises CheckpointNotFoundError."""
+        try:
+            return await self._open("", self._place)
+        except ObjectNotFoundError as error:
+            leader = await find_leader(self._place, chosen or format_for_name(self._place.name))
+            if leader is None:
+                raise CheckpointNotFoundError(
+                    f"there is no checkpoint at {self._place.shown}: {error}"
+                ) from error
+        return await self._open("", leader)
+
+    async def _open(self, name: str, place: Place) -> OpenFile:
+        reader = await self._stack.enter_async_context(
+            place.storage.open_reader(place.key, first_bytes=FIRST_BYTES)
+        )
         file = self._by_name[name] = OpenFile(place, reader)
         return file
 
     async def parse(self, chosen: ICheckpointFormat | None) -> tuple[ICheckpointFormat, Index]:
         """Recognise and parse the checkpoint. Raises FormatError subclasses, IncompleteCheckpointError."""
-        main = await self.open()
+        main = await self._open_main(chosen)
         try:
             found, steps, need = await self._threads.run(without_collection(self._begin), main, chosen)
             while isinstance(need, Need):
@@ -171,16 +184,8 @@ class OpenFiles:
         """The files of the index, in its order; the parser has opened them all."""
         return [self._by_name[name] for name in index.files]
 
-    async def open_all(self, names: Iterable[str]) -> None:
-        for name in names:
-            await self.open(name)
-
 
 def _absolute(need: Need, size: int) -> tuple[int, int]:
     start = need.start if need.start >= 0 else max(0, size + need.start)
     start = min(start, size)
     return start, min(size, start + max(0, need.size))
-
-
-def names_of(files: Sequence[OpenFile]) -> list[str]:
-    return [file.place.name for file in files]

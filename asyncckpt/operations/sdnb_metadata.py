@@ -14,15 +14,15 @@ from asyncckpt._aio import fan_out, run_in_thread
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import (
     CheckpointNotFoundError,
-    LayoutError,
     ObjectChangedError,
     ObjectNotFoundError,
     UnsupportedOperationError,
 )
 from asyncckpt.formats.index import Need, SourceInfo
+from asyncckpt.formats.sdnb import SdnbFormat
 from asyncckpt.formats.sdnb_amend import Amendment, amend
-from asyncckpt.formats.sdnb_shards import ShardName
 from asyncckpt.model.digests import Buffer
+from asyncckpt.operations.leader import find_leader
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 
@@ -55,22 +55,12 @@ async def add_metadata(
 async def _open(place: Place) -> AsyncIterator[tuple[Place, ObjectReader]]:
     """The file, or shard 0 of the set that has its name as a base."""
     if not await place.storage.exists(place.key):
-        place = await _leader(place)
+        leader = await find_leader(place, SdnbFormat())
+        if leader is None:
+            raise CheckpointNotFoundError(f"there is no checkpoint at {place.shown}")
+        place = leader
     async with place.storage.open_reader(place.key, first_bytes=FIRST_BYTES) as reader:
         yield place, reader
-
-
-async def _leader(place: Place) -> Place:
-    prefix = place.sibling(ShardName.prefix_of(place.name)).key
-    names = [info.key.rpartition("/")[2] async for info in place.storage.list(prefix)]
-    leaders = ShardName.leaders(place.name, names)
-    if len(leaders) > 1:
-        raise LayoutError(
-            f"several sets have the name {place.shown}: {', '.join(leaders)}; name the one you mean"
-        )
-    if not leaders:
-        raise CheckpointNotFoundError(f"there is no checkpoint at {place.shown}")
-    return place.sibling(leaders[0])
 
 
 async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader) -> T:

@@ -7,6 +7,7 @@ once, where they occur. Objects appear whole or not at all, are never renamed, a
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
@@ -257,8 +258,8 @@ class ICheckpointStorage(ABC):
             )
             try:
                 yield writer
-            except BaseException:
-                await run_shielded(writer.abort(), timeout=CLEANUP_TIMEOUT)
+            except BaseException as error:
+                await abort_shielded(writer, key, error)
                 raise
             scope.commit()
             await self._commit(writer, key)
@@ -271,9 +272,9 @@ class ICheckpointStorage(ABC):
             await commit_shielded(
                 writer.commit(), key=key, write_id=writer.write_id, timeout=COMMIT_TIMEOUT, on_commit=note
             )
-        except BaseException:
+        except BaseException as error:
             if writer.committed is None:
-                await run_shielded(writer.abort(), timeout=CLEANUP_TIMEOUT)
+                await abort_shielded(writer, key, error)
             raise
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -435,6 +436,15 @@ async def commit_shielded(
             "look for an object with that write id before you write again",
             write_id=write_id,
         ) from error
+
+
+async def abort_shielded(writer: ObjectWriter, key: str, error: BaseException) -> None:
+    """Remove an unfinished object whoever cancels. `error`, which led here, stays the one to be raised."""
+    outcome = await shield(writer.abort(), timeout=CLEANUP_TIMEOUT)
+    if outcome.error is not None:
+        error.add_note(f"what was written of {key!r} could not be removed: {outcome.error}")
+    if not isinstance(error, asyncio.CancelledError):
+        outcome.raise_if_cancelled()
 
 
 def new_write_id() -> str:

@@ -15,6 +15,7 @@ MAX_PART_BYTES = 5 * 1024 * MIB
 MAX_PARTS = 10_000
 MAX_OBJECT_BYTES = 5 * 1024 * 1024 * MIB
 RANGE_BYTES = 16 * MIB
+LARGE_RANGE_BYTES = 32 * MIB
 MIN_RANGE_BYTES = 8 * MIB
 _SMALL_PART_BYTES = 16 * MIB
 _LARGE_PART_BYTES = 32 * MIB
@@ -66,10 +67,12 @@ class RangeCut:
 
 
 def plan_ranges(
-    requests: Sequence[MergedRange], *, concurrency: int, range_bytes: int = RANGE_BYTES
+    requests: Sequence[MergedRange], *, concurrency: int, range_bytes: int | None = None
 ) -> Iterator[RangeCut]:
     """Cut the requests so that none is large, and so that few large ones keep all connections busy."""
     total = sum(request.size for request in requests)
+    if range_bytes is None:
+        range_bytes = LARGE_RANGE_BYTES if total >= _LARGE_OBJECT_BYTES else RANGE_BYTES
     share = -(-total // max(1, concurrency))
     limit = max(min(range_bytes, -(-share // MIB) * MIB), MIN_RANGE_BYTES)
     for request in requests:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
@@ -20,8 +22,9 @@ from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.s3_objects import WRITE_ID_HEADER, S3Object, bare_etag
 from asyncckpt.storage.s3_plan import RangeCut, plan_ranges
-from asyncckpt.storage.transfer import SLICE_BYTES, HttpAnswer
+from asyncckpt.storage.transfer import SLICE_BYTES, HttpAnswer, HttpRequest
 
+_SIGNATURE_REUSED_SECONDS = 60.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -55,6 +58,7 @@ class S3Reader(ObjectReader):
         self.first = first
         self._target = target
         self._concurrency = concurrency
+        self._signature = _Signature(target)
 
     async def fetch(
         self,
@@ -76,15 +80,17 @@ class S3Reader(ObjectReader):
         """Read one range; a new attempt goes on where the last one stopped."""
         session, what = self._target.session, self._target.what("reading")
         receiver = _Range(landing, self.info)
+        attempts = 0
 
         async def attempt() -> None:
-            request = await session.sign(
-                "get_object",
-                "GET",
-                what,
-                Key=self._target.full_key,
-                Range=f"bytes={landing.position}-{landing.end - 1}",
-                IfMatch=f'"{self.info.version}"',
+            nonlocal attempts
+            attempts += 1
+            request = await self._signature.request(
+                {
+                    "Range": f"bytes={landing.position}-{landing.end - 1}",
+                    "If-Match": f'"{self.info.version}"',
+                },
+                fresh=attempts > 1,
             )
             try:
                 await session.exchange(request, what, receiver=receiver)
@@ -93,6 +99,30 @@ class S3Reader(ObjectReader):
                 raise _changed(self.info) from error
 
         await session.moving(attempt, what, size_bytes=landing.end - landing.position)
+
+
+class _Signature:
+    """One signature for many ranges: neither the range nor the condition has to be signed, and signing costs the
+    loop half a millisecond each time. A new attempt, and a new minute, is signed anew.
+    """
+
+    def __init__(self, target: S3Object) -> None:
+        self._target = target
+        self._signed: HttpRequest | None = None
+        self._signed_at = 0.0
+        self._signing = asyncio.Lock()
+
+    async def request(self, headers: Mapping[str, str], *, fresh: bool) -> HttpRequest:
+        async with self._signing:
+            now = asyncio.get_running_loop().time()
+            signed = self._signed
+            if signed is None or fresh or now - self._signed_at > _SIGNATURE_REUSED_SECONDS:
+                target = self._target
+                signed = await target.session.sign(
+                    "get_object", "GET", target.what("reading"), Key=target.full_key
+                )
+                self._signed, self._signed_at = signed, now
+        return replace(signed, headers={**signed.headers, **headers})
 
 
 def _changed(info: ObjectInfo) -> ObjectChangedError:

@@ -30,7 +30,9 @@ from asyncckpt.storage.connections import (
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
 
 SLICE_BYTES = 1024 * 1024
-"""What one system call moves: large enough to be cheap, small enough for a timeout to mean silence."""
+"""What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
+SENT_SLICE_BYTES = 8 * 1024 * 1024
+"""What one call sends; the kernel's timeout means silence, however long the slice is."""
 SMALL_VIEW_BYTES = 64 * 1024
 """Views below this are joined before they are sent."""
 _MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -265,7 +267,7 @@ def _chunks(body: Sequence[Buffer], gather: bytearray) -> Iterator[memoryview]:
             room[used : used + view.nbytes] = view
             used += view.nbytes
             continue
-        for start in range(0, view.nbytes, SLICE_BYTES):
-            yield view[start : start + SLICE_BYTES]
+        for start in range(0, view.nbytes, SENT_SLICE_BYTES):
+            yield view[start : start + SENT_SLICE_BYTES]
     if used:
         yield room[:used]

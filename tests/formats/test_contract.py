@@ -10,6 +10,8 @@ from asyncckpt.formats.mlcp import MlcpFormat
 from asyncckpt.formats.mlcp_set import MlcpSetFormat
 from asyncckpt.formats.mldf import MldfFormat
 from asyncckpt.formats.safetensors import SafetensorsFormat
+from asyncckpt.formats.sdnb import SdnbFormat
+from asyncckpt.formats.sdz import SdzFormat
 from asyncckpt.testing.format_contract import FormatContract
 
 
@@ -66,3 +68,31 @@ class TestMldf(FormatContract):
 class TestMlcpSet(FormatContract):
     def make_format(self) -> ICheckpointFormat:
         return MlcpSetFormat()
+
+
+class TestSdnb(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return SdnbFormat()
+
+
+class TestSdnbAppended(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return SdnbFormat(inline_below=0)
+
+
+class TestSdnbShards(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return SdnbFormat(shards=3)
+
+    def _leader_ending(self) -> str:
+        return "shard0-of-3.sdnb"
+
+
+class TestSdz(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return SdzFormat()
+
+
+class TestSdzStored(FormatContract):
+    def make_format(self) -> ICheckpointFormat:
+        return SdzFormat(compress=False, inline_below=0)

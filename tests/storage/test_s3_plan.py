@@ -12,6 +12,7 @@ from asyncckpt.errors import StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
 from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.s3_plan import (
+    LARGE_RANGE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_PART_BYTES,
     MAX_PARTS,
@@ -71,7 +72,9 @@ def test_one_large_request_is_spread_over_the_connections() -> None:
     cuts = list(plan_ranges([request], concurrency=4))
     assert [cut.start for cut in cuts[1:]] == [cut.end for cut in cuts[:-1]]
     assert (cuts[0].start, cuts[-1].end) == (100, 100 + GIB)
-    assert max(cut.end - cut.start for cut in cuts) <= RANGE_BYTES
+    assert max(cut.end - cut.start for cut in cuts) <= LARGE_RANGE_BYTES
+    smaller = list(plan_ranges([MergedRange(0, 256 * MIB, (0,))], concurrency=4))
+    assert max(cut.end - cut.start for cut in smaller) <= RANGE_BYTES
 
 
 def test_a_request_of_sixteen_mebibytes_uses_two_connections_and_a_small_one_stays_whole() -> None:
