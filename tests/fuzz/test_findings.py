@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from asyncckpt.errors import FormatError, LayoutError, TruncatedError
+from asyncckpt.errors import LayoutError, TruncatedError
 from asyncckpt.formats.flatgraph import read_graph
 from asyncckpt.formats.flatgraph_build import replace_metadata
 from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat

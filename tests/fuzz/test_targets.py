@@ -43,7 +43,10 @@ def test_our_own_seeds_are_read_to_the_end() -> None:
 
 
 def test_forgiving_removes_what_a_fuzzer_never_gets_past() -> None:
-    text = "def check(a):\n    if a:\n        raise ChecksumMismatchError('x')\n    if a:\n        raise ValueError('y')\n"
+    text = (
+        "def check(a):\n    if a:\n        raise ChecksumMismatchError('x')\n"
+        "    if a:\n        raise ValueError('y')\n"
+    )
     scope: dict[str, object] = {"ChecksumMismatchError": RuntimeError}
     exec(compile(ast.fix_missing_locations(Forgive().visit(ast.parse(text))), "text", "exec"), scope)
     check = scope["check"]
