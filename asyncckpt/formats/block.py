@@ -36,8 +36,18 @@ BLOCK_VERSION = 1
 _AT_DIGITS = 16
 _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
+_TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
 _BATCH = 500
 _BATCHED_LEVELS = 5
+
+
+def has_traces(data: Buffer, *, escaped: bool = False) -> bool:
+    """Whether members of a block stand here, or, `escaped`, inside a JSON string.
+
+    A file of ours that lost its block must not look foreign: it would be read without checksums and tree.
+    """
+    found = bytes(data)
+    return any((trace.replace(b'"', b'\\"') if escaped else trace) in found for trace in _TRACES)
 
 
 def dump_json(value: Json) -> str:

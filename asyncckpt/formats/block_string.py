@@ -6,12 +6,10 @@ from collections.abc import Iterable
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
 from asyncckpt.formats.binary import load_json
-from asyncckpt.formats.block import Block
+from asyncckpt.formats.block import Block, has_traces
 from asyncckpt.model.metadata import Json
 
 BLOCK_KEY = "asyncckpt"
-BLOCK_MARK = b'{\\"block\\":'
-"""How a block begins inside a JSON string."""
 
 
 def decode_block(value: Json, raw: memoryview) -> Block | None:
@@ -20,7 +18,7 @@ def decode_block(value: Json, raw: memoryview) -> Block | None:
     Raises LayoutError when it is malformed or has lost its name.
     """
     if value is None:
-        if bytes(raw).find(BLOCK_MARK) >= 0:
+        if has_traces(raw, escaped=True):
             raise LayoutError(f"the header is damaged: it has an asyncckpt block, but not as {BLOCK_KEY!r}")
         return None
     if not isinstance(value, str) or not value.isascii():

@@ -40,7 +40,7 @@ from asyncckpt.formats.arrangement import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_U32, decode_utf8, load_json
-from asyncckpt.formats.block import Block, dump_json, seal
+from asyncckpt.formats.block import Block, dump_json, has_traces, seal
 from asyncckpt.formats.gptrs_index import DTYPES, Entry, decode_index, encode_index, parse_v1_entries
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, place
@@ -60,8 +60,8 @@ CUSTOM_FIELD = "gptrs"
 """The custom field with `kind`, `config`, `runtime` and `requiresGrad` (names); `configText` is what was read."""
 _CONFIG_MEMBERS = ("kind", "config", "runtime")
 _NO_CONFIG: dict[str, Json] = {"kind": "asyncckpt", "config": {}}
-_BLOCK_MARKS = (BLOCK_MAGIC, b'{"block":', b'"at":"', b'"outside":"', b'"crc32c":"')
-_BLOCK_SEARCH_BYTES = 4096
+_FIRST_BYTES = BLOCK_HEADER_BYTES + 16
+_SEARCHED_BYTES = 4096
 _SCALARS = "scalars"
 
 
@@ -262,11 +262,9 @@ def _parse_block(
 
     A block that is there, but not where it should be, must not make a file of ours look foreign.
     """
-    gap = min(_BLOCK_SEARCH_BYTES, data_start - position)
-    start = yield Need(position, max(BLOCK_HEADER_BYTES + len(_BLOCK_MARKS[1]), gap))
+    start = yield Need(position, max(_FIRST_BYTES, min(_SEARCHED_BYTES, data_start - position)))
     if bytes(start[: len(BLOCK_MAGIC)]) != BLOCK_MAGIC:
-        found = bytes(start)
-        if any(mark in found for mark in _BLOCK_MARKS):
+        if BLOCK_MAGIC in bytes(start) or has_traces(start):
             raise LayoutError(f"the asyncckpt block at byte {position} is damaged: its magic is gone")
         return None, position
     yield from regions.take(position, len(BLOCK_MAGIC), "the asyncckpt block")

@@ -340,7 +340,11 @@ HOSTILE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("structure", HOSTILE, ids=repr)
+@pytest.mark.parametrize(
+    "structure",
+    HOSTILE,
+    ids=lambda value: type(value).__name__ + repr(value)[:40] * (type(value) is not object),
+)
 def test_hostile_structures_are_layout_errors(structure: Any) -> None:
     tensors = {"w": np.ones(2)}
     for wrapped in (structure, [structure], {"d": ["k", structure]}):

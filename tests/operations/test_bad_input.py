@@ -70,7 +70,9 @@ def read(request: pytest.FixtureRequest) -> Callable[[Any], Awaitable[object]]:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"dear diary, ...", b"\x00" * 500, os.urandom(7), b"%PDF-1.7\n" * 50])
+@pytest.mark.parametrize(
+    "content", [b"dear diary, ...", b"\x00" * 500, b"\x17\xfe\x01\x99\x80\x42\xd3", b"%PDF-1.7\n" * 50]
+)
 async def test_a_file_that_is_no_checkpoint(
     read: Callable[[Any], Awaitable[object]], content: bytes, tmp_path: Path
 ) -> None:
