@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from asyncckpt._aio import ByteBudget, WorkerThreads
+from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -14,18 +14,18 @@ from asyncckpt.formats.index import StoredTensor
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
 from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.save import choose_format, total_size, write_checkpoint
+from asyncckpt.operations.save import choose_format
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
-    WriteSession,
     hearing_retries,
 )
 from asyncckpt.operations.source import TensorSource
-from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
+from asyncckpt.progress import ProgressCallback, ProgressReporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +79,24 @@ async def convert(
         ):
             chosen = choose_format(to, place.name)
             content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)
-            plans = await threads.run(lambda: chosen.plan(content, name=place.name))
-
-            def committing() -> None:
-                scope.commit()
-                report.phase(Phase.COMMIT)
-
-            session = WriteSession(
-                source=CheckpointSource(checkpoint, numbers),
-                names=[t.name for t in content.tensors],
+            written = await write_content(
+                content,
+                CheckpointSource(checkpoint, numbers),
+                place,
+                chosen,
                 threads=threads,
-                budget=ByteBudget(memory_bytes),
+                memory_bytes=memory_bytes,
+                overwrite=overwrite,
                 report=report,
-                committing=committing,
-                committed=lambda _: report.mark_committed(),
+                scope=scope,
             )
-            info = await write_checkpoint(place, plans, session, overwrite=overwrite)
             return ConvertReport(
-                key=info.key,
+                key=written.info.key,
                 source_format=checkpoint.format,
                 source_version=checkpoint.version,
                 format=chosen.name,
                 tensors=len(content.tensors),
-                size=total_size(plans, info),
+                size=written.size,
                 losses=tuple(losses),
                 warnings=checkpoint.warnings,
             )

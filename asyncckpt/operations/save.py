@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from asyncckpt._aio import (
-    ByteBudget,
     WorkerThreads,
     collection_paused,
-    run_shielded,
     without_collection,
 )
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import (
-    CheckpointExistsError,
-    ObjectExistsError,
-    StorageError,
-    UnsupportedOperationError,
-)
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.plan import AnyPlan, Content, FilePlan
+from asyncckpt.formats.plan import Content
 from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.tree import assemble, walk_state
-from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
+from asyncckpt.operations.commit import write_content
+from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
-    WriteSession,
     hearing_retries,
 )
 from asyncckpt.operations.source import MemorySource
 from asyncckpt.operations.stage import normalise, stage
-from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
-from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
 
 DEFAULT_FORMAT = "mlcp"
 
@@ -95,43 +85,37 @@ async def save(
                 flat = await threads.run(without_collection(assemble), structure, places)
                 tensors = await threads.run(without_collection(normalise), flat.tensors)
                 views = tensors.views if handover else await stage(tensors, threads)
-                report.phase(Phase.PLAN)
                 content = Content(tensors.metadata, (len(views),), described, flat.structure)
-                plans = await threads.run(without_collection(lambda: chosen.plan(content, name=place.name)))
-
-                def committing() -> None:
-                    scope.commit()
-                    report.phase(Phase.COMMIT)
-
-                session = WriteSession(
-                    source=MemorySource(views),
-                    names=[t.name for t in tensors.metadata],
+                written = await write_content(
+                    content,
+                    MemorySource(views),
+                    place,
+                    chosen,
                     threads=threads,
-                    budget=ByteBudget(memory_bytes),
+                    memory_bytes=memory_bytes,
+                    overwrite=overwrite,
                     report=report,
-                    committing=committing,
-                    committed=lambda _: report.mark_committed(),
+                    scope=scope,
                 )
-                info = await write_checkpoint(place, plans, session, overwrite=overwrite)
         return SaveResult(
-            key=info.key,
+            key=written.info.key,
             format=chosen.name,
-            size=total_size(plans, info),
+            size=written.size,
             tensors=len(views),
-            version=info.version,
-            write_id=info.write_id,
-            files=tuple(place.sibling(plan.name).key for plan in plans),
+            version=written.info.version,
+            write_id=written.info.write_id,
+            files=written.files,
         )
 
 
 def describe(
     metadata: CheckpointMetadata | Mapping[str, Json] | None, clock: Callable[[], datetime]
 ) -> CheckpointMetadata:
-    """The caller's metadata, with the time of the save where it has none."""
+    """A copy of the caller's metadata, with the time of the save where it has none."""
     if isinstance(metadata, CheckpointMetadata):
-        described = metadata
+        described = deepcopy(metadata)
     else:
-        described = CheckpointMetadata(custom_fields=dict(metadata or {}))
+        described = CheckpointMetadata(custom_fields=deepcopy(dict(metadata or {})))
     return described if described.timestamp is not None else replace(described, timestamp=clock())
 
 
@@ -142,86 +126,3 @@ def choose_format(format: str | ICheckpointFormat | None, file_name: str) -> ICh
     if format is not None:
         return get_format(format)
     return format_for_name(file_name) or get_format(DEFAULT_FORMAT)
-
-
-def total_size(plans: Sequence[AnyPlan], last: ObjectInfo) -> int:
-    """The bytes of all files; of a stream only the last one's size is known, and there it is the only file."""
-    return last.size + sum(plan.size for plan in plans[:-1] if isinstance(plan, FilePlan))
-
-
-async def write_checkpoint(
-    place: Place, plans: Sequence[AnyPlan], session: WriteSession, *, overwrite: bool
-) -> ObjectInfo:
-    """Write all files, the last of which makes it a checkpoint; after a failure none is left.
-
-    Raises CheckpointExistsError, and UnsupportedOperationError for a set of files that should be overwritten.
-    """
-    session.report.phase(Phase.WRITE, bytes_total=sum(map(_expected_size, plans)))
-    leader = place.sibling(plans[-1].name)
-    if len(plans) > 1 and overwrite and await leader.storage.exists(leader.key):
-        raise UnsupportedOperationError(
-            f"{leader.shown} is one of a set of files, which can't be replaced in one step: save under a new name"
-        )
-    exclusive = not overwrite or len(plans) > 1
-    if exclusive and sum(map(_expected_size, plans)) > SMALL_FILE_BYTES:
-        await _require_free(leader)
-    written: list[Place] = []
-    try:
-        for plan in plans[:-1]:
-            member = place.sibling(plan.name)
-            committed = partial(_note, written, member)
-            await _write(member, plan, session, exclusive, _nothing, committed)
-        return await _write(leader, plans[-1], session, exclusive, session.committing, session.committed)
-    except BaseException as error:
-        if written and not session.report.committed:
-            await run_shielded(_remove(written, error), timeout=CLEANUP_TIMEOUT * len(written))
-        raise
-
-
-def _nothing() -> None:
-    return None
-
-
-def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
-    written.append(member)
-
-
-async def _write(
-    place: Place,
-    plan: AnyPlan,
-    session: WriteSession,
-    exclusive: bool,
-    committing: Callable[[], None],
-    committed: Callable[[ObjectInfo], None],
-) -> ObjectInfo:
-    try:
-        return await write_file(
-            place, plan, session, exclusive=exclusive, committing=committing, committed=committed
-        )
-    except ObjectExistsError as error:
-        raise _exists(place) from error
-
-
-async def _require_free(place: Place) -> None:
-    """Fail before a large upload, not after it; the exclusive create still decides."""
-    if await place.storage.exists(place.key):
-        raise _exists(place)
-
-
-def _exists(place: Place) -> CheckpointExistsError:
-    return CheckpointExistsError(
-        f"{place.shown} exists already: choose another name, or pass overwrite=True to replace it"
-    )
-
-
-async def _remove(written: Sequence[Place], error: BaseException) -> None:
-    """Delete the members of a set that was not committed."""
-    for place in written:
-        try:
-            await place.storage.delete(place.key)
-        except StorageError as failure:
-            error.add_note(f"{place.shown} of the unfinished set could not be removed: {failure}")
-
-
-def _expected_size(plan: AnyPlan) -> int:
-    return plan.size if isinstance(plan, FilePlan) else plan.size_bound

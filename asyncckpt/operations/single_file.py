@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncckpt._aio import ByteBudget, WorkerThreads
+from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat, content_of
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.shard import ShardData
+from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Place
 from asyncckpt.operations.reader import open_checkpoint
-from asyncckpt.operations.save import write_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS, WriteSession
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS
 from asyncckpt.operations.source import MemorySource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ICheckpointStorage
@@ -43,22 +43,18 @@ class SingleFileSaver:
         content, views = content_of(shards, metadata)
         with ProgressReporter(None) as report:
             async with bind(cancellation) as scope, WorkerThreads(WORKERS, name="save") as threads:
-                plans = await threads.run(lambda: self._format.plan(content, name=place.name))
-                session = WriteSession(
-                    source=MemorySource(views),
-                    names=[t.name for t in content.tensors],
+                await write_content(
+                    content,
+                    MemorySource(views),
+                    place,
+                    self._format,
                     threads=threads,
-                    budget=ByteBudget(DEFAULT_MEMORY_BYTES),
+                    memory_bytes=DEFAULT_MEMORY_BYTES,
+                    overwrite=overwrite,
                     report=report,
-                    committing=lambda: _drop(scope.commit()),
-                    committed=lambda _: report.mark_committed(),
+                    scope=scope,
                 )
-                await write_checkpoint(place, plans, session, overwrite=overwrite)
         return key
-
-
-def _drop(_: bool) -> None:
-    return None
 
 
 class SingleFileLoader:

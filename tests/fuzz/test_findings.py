@@ -13,7 +13,8 @@ from asyncckpt.formats.flatgraph_build import replace_metadata
 from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat
 from asyncckpt.formats.index import SourceInfo, parse_bytes
 from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
-from fuzz.seeds import files_of, states
+from asyncckpt.formats.safetensors import SafetensorsFormat
+from fuzz.seeds import files_of, metadata, states
 
 
 def test_a_graph_without_any_field_takes_metadata() -> None:
@@ -51,3 +52,13 @@ def test_a_delta_looks_at_the_size_of_its_base(change: str) -> None:
     steps = MetagraphFormat().parse(SourceInfo("delta.mgb", len(delta)))
     with pytest.raises(TruncatedError, match=r"base\.mgb"):
         parse_bytes(steps, memoryview(delta), {"base.mgb": memoryview(damaged)})
+
+
+def test_a_block_cut_in_two_does_not_make_a_safetensors_file_foreign() -> None:
+    """Two swapped runs of bytes left valid JSON in which the block was only a part of another string."""
+    (data,) = files_of(SafetensorsFormat(), states()[0], about=metadata())
+    moved = data.replace(b'"asyncckpt":"{', b'"elsewhere":"[', 1)
+    assert len(moved) == len(data)
+    assert moved != data
+    with pytest.raises(LayoutError, match="'asyncckpt'"):
+        parse_bytes(SafetensorsFormat().parse(SourceInfo("m.safetensors", len(moved))), memoryview(moved))

@@ -70,8 +70,10 @@ async def test_a_silent_store_ends_in_outcome_unknown_with_the_write_id(
 async def test_the_tree_and_its_values_are_captured_before_the_first_await() -> None:
     storage = MemoryStorage()
     state = {"values": [1, 2], "nested": {"lr": 0.5}, "w": np.arange(3)}
-    saving = asyncio.create_task(asyncckpt.save(state, (storage, "x")))
+    metadata = {"tags": ["a"]}
+    saving = asyncio.create_task(asyncckpt.save(state, (storage, "x"), metadata=metadata))
     await asyncio.sleep(0)
+    metadata["tags"].append("b")
     state["values"].append(3)  # type: ignore[attr-defined]
     state["nested"] = {}
     del state["w"]
@@ -79,6 +81,8 @@ async def test_the_tree_and_its_values_are_captured_before_the_first_await() -> 
     loaded = await asyncckpt.load((storage, "x"))
     assert (loaded["values"], loaded["nested"]) == ([1, 2], {"lr": 0.5})
     assert np.array_equal(loaded["w"], np.arange(3))
+    async with asyncckpt.open_checkpoint((storage, "x")) as checkpoint:
+        assert checkpoint.metadata.custom_fields == {"tags": ["a"]}
 
 
 @pytest.mark.parametrize("size", [1_000, 8_000_000])

@@ -1,0 +1,149 @@
+"""The files of a checkpoint: planned, written, and made visible by the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from asyncckpt._aio import ByteBudget, WorkerThreads, run_shielded, without_collection
+from asyncckpt.cancellation import CancelScope
+from asyncckpt.errors import (
+    CheckpointExistsError,
+    ObjectExistsError,
+    StorageError,
+    UnsupportedOperationError,
+)
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.plan import AnyPlan, Content, FilePlan
+from asyncckpt.operations.location import Place
+from asyncckpt.operations.session import WriteSession
+from asyncckpt.operations.source import TensorSource
+from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
+from asyncckpt.progress import Phase, ProgressReporter
+from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The object that makes it a checkpoint, the keys of all files, and how many bytes they have."""
+
+    info: ObjectInfo
+    files: tuple[str, ...]
+    size: int
+
+
+async def write_content(
+    content: Content,
+    source: TensorSource,
+    place: Place,
+    format: ICheckpointFormat,
+    *,
+    threads: WorkerThreads,
+    memory_bytes: int,
+    overwrite: bool,
+    report: ProgressReporter,
+    scope: CancelScope,
+) -> Written:
+    """Plan and write a checkpoint. Once its commit has begun, the scope's token is ignored.
+
+    Raises NotRepresentableError, CheckpointExistsError, StorageError subclasses.
+    """
+    report.phase(Phase.PLAN)
+    plans = await threads.run(without_collection(lambda: format.plan(content, name=place.name)))
+
+    def committing() -> None:
+        scope.commit()
+        report.phase(Phase.COMMIT)
+
+    session = WriteSession(
+        source=source,
+        names=[tensor.name for tensor in content.tensors],
+        threads=threads,
+        budget=ByteBudget(memory_bytes),
+        report=report,
+        committing=committing,
+        committed=lambda _: report.mark_committed(),
+    )
+    info = await _write_files(place, plans, session, overwrite=overwrite)
+    # Of a stream only the last file's size is known, and there it is the only file.
+    size = info.size + sum(plan.size for plan in plans[:-1] if isinstance(plan, FilePlan))
+    return Written(info, tuple(place.sibling(plan.name).key for plan in plans), size)
+
+
+async def _write_files(
+    place: Place, plans: Sequence[AnyPlan], session: WriteSession, *, overwrite: bool
+) -> ObjectInfo:
+    """Write all files, the last of which makes it a checkpoint; after a failure none is left.
+
+    Raises CheckpointExistsError, and UnsupportedOperationError for a set of files that should be overwritten.
+    """
+    session.report.phase(Phase.WRITE, bytes_total=sum(map(_expected_size, plans)))
+    leader = place.sibling(plans[-1].name)
+    if len(plans) > 1 and overwrite and await leader.storage.exists(leader.key):
+        raise UnsupportedOperationError(
+            f"{leader.shown} is one of a set of files, which can't be replaced in one step: save under a new name"
+        )
+    exclusive = not overwrite or len(plans) > 1
+    if exclusive and sum(map(_expected_size, plans)) > SMALL_FILE_BYTES:
+        await _require_free(leader)
+    written: list[Place] = []
+    try:
+        for plan in plans[:-1]:
+            member = place.sibling(plan.name)
+            committed = partial(_note, written, member)
+            await _write(member, plan, session, exclusive, _nothing, committed)
+        return await _write(leader, plans[-1], session, exclusive, session.committing, session.committed)
+    except BaseException as error:
+        if written and not session.report.committed:
+            await run_shielded(_remove(written, error), timeout=CLEANUP_TIMEOUT * len(written))
+        raise
+
+
+def _nothing() -> None:
+    return None
+
+
+def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
+    written.append(member)
+
+
+async def _write(
+    place: Place,
+    plan: AnyPlan,
+    session: WriteSession,
+    exclusive: bool,
+    committing: Callable[[], None],
+    committed: Callable[[ObjectInfo], None],
+) -> ObjectInfo:
+    try:
+        return await write_file(
+            place, plan, session, exclusive=exclusive, committing=committing, committed=committed
+        )
+    except ObjectExistsError as error:
+        raise _exists(place) from error
+
+
+async def _require_free(place: Place) -> None:
+    """Fail before a large upload, not after it; the exclusive create still decides."""
+    if await place.storage.exists(place.key):
+        raise _exists(place)
+
+
+def _exists(place: Place) -> CheckpointExistsError:
+    return CheckpointExistsError(
+        f"{place.shown} exists already: choose another name, or pass overwrite=True to replace it"
+    )
+
+
+async def _remove(written: Sequence[Place], error: BaseException) -> None:
+    """Delete the members of a set that was not committed."""
+    for place in written:
+        try:
+            await place.storage.delete(place.key)
+        except StorageError as failure:
+            error.add_note(f"{place.shown} of the unfinished set could not be removed: {failure}")
+
+
+def _expected_size(plan: AnyPlan) -> int:
+    return plan.size if isinstance(plan, FilePlan) else plan.size_bound
