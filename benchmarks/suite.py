@@ -57,7 +57,7 @@ class Suite:
     figures: list[Figure] = field(default_factory=list)
 
     async def run(self) -> None:
-        self.figures += await idle_gaps()
+        self.figures += await idle_gaps("at the start")
         for name in TARGETS:
             if {name, *_NEEDS_TARGET.get(name, ())} & set(self.choice.scenarios):
                 await self._run_target(name)
@@ -113,6 +113,7 @@ class Suite:
             seconds_each=seconds,
             sink=target.sink,
         )
+        self.figures += await idle_gaps(f"after {target.name}, {state.name}")
 
     def _contenders(self, target: Target) -> list[Contender]:
         wanted = self.choice.contenders

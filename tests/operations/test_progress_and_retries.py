@@ -96,7 +96,7 @@ async def test_convert_and_diff() -> None:
     await asyncckpt.save(large_state(), (source, "a.checkpoint"))
     events: Events = []
     report = await convert((source, "a.checkpoint"), (target, "b.checkpoint"), progress=events.append)
-    assert phases(events) == [Phase.WRITE, Phase.COMMIT, Phase.DONE]
+    assert phases(events) == [Phase.PLAN, Phase.WRITE, Phase.COMMIT, Phase.DONE]
     check_bytes(events, report.size)
     assert events[-1].committed
     comparing: Events = []
