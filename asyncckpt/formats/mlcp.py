@@ -212,7 +212,9 @@ def _parse_header(source: SourceInfo) -> Generator[Need, memoryview, tuple[Heade
             f"MLCP version {version!r} is not supported: upgrade asyncckpt to read it"
         )
     length = cursor.number(LE_I32, "the metadata's length")
-    if not 0 <= length <= source.size - cursor.position:
+    if length < 0:
+        raise LayoutError(f"the metadata has the negative length {length}")
+    if length > source.size - cursor.position:
         raise TruncatedError(
             f"the metadata has {length} bytes, {source.size - cursor.position} are left in the file"
         )

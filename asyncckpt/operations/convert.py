@@ -158,12 +158,14 @@ def _content(
 ) -> tuple[Content, list[StoredTensor], list[str]]:
     """What is to be written, without what the format can't hold."""
     index = checkpoint.index
-    kept, losses = [], []
+    # What is lost whichever tensors are kept is no reason to drop one.
+    general = chosen.losses(Content((), (0,), index.metadata, index.tree))
+    kept, losses = [], list(general)
     for stored in index.tensors:
         if stored.absent is not None:
             raise MismatchError(f"tensor {stored.name!r} can't be converted: {stored.absent}")
         alone = Content((stored.metadata,), (1,), index.metadata)
-        problems = chosen.losses(alone)
+        problems = [line for line in chosen.losses(alone) if line not in general]
         losses += problems
         if not problems or not allow_loss:
             kept.append(stored)

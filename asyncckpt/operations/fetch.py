@@ -6,6 +6,7 @@ Every chunk is verified in the thread that brought it, while its bytes are still
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,17 @@ class Fetcher:
         self._budget = ByteBudget(memory_bytes)
         self.report = report
 
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Damage is told with the name of its file, once."""
+        try:
+            yield
+        except ChecksumMismatchError as error:
+            shown = self._files[0].place.shown
+            if shown not in str(error):
+                error.args = (f"{shown}: {error}; load another checkpoint", *error.args[1:])
+            raise
+
     async def read(
         self, wanted: Sequence[StoredTensor], into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
@@ -73,13 +85,14 @@ class Fetcher:
                 direct.setdefault(stored.extents[0].file, []).append(stored)
             else:
                 pieced.append(stored)
-        for number, group in direct.items():
-            file = self._files[number]
-            # What has a place already is read there, not copied out of a map.
-            mapped = [s for s in group if file.mapped is not None and s.name not in into]
-            arrays |= await self._read_mapped(file, mapped)
-            arrays |= await self._read_ranges(file, [s for s in group if s.name not in arrays], into)
-        arrays |= await self._read_pieced(pieced, into)
+        with self._naming():
+            for number, group in direct.items():
+                file = self._files[number]
+                # What has a place already is read there, not copied out of a map.
+                mapped = [s for s in group if file.mapped is not None and s.name not in into]
+                arrays |= await self._read_mapped(file, mapped)
+                arrays |= await self._read_ranges(file, [s for s in group if s.name not in arrays], into)
+            arrays |= await self._read_pieced(pieced, into)
         return {stored.name: arrays[stored.name] for stored in wanted}
 
     # -- from a memory map -------------------------------------------------------------------------------------
@@ -284,7 +297,8 @@ class Fetcher:
             with hearing_retries(self.report):
                 await file.reader.read_ranges(absolute, [job.view for job in jobs])
         if checked:
-            await self._check(lambda: iter(jobs))
+            with self._naming():
+                await self._check(lambda: iter(jobs))
         return span
 
 

@@ -109,7 +109,7 @@ def _path_of_file_url(rest: str) -> str:
         rest = f"/{path}"
     elif host and host not in (".", ".."):
         raise UnsupportedOperationError(
-            f"file://{redacted(rest)} names the host {host!r}; write file:///{path}"
+            f"a file URL with a host is not a local path: write file:///{path.partition('?')[0]}"
         )
     return unquote(rest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,6 +48,7 @@ _BY_ERRNO: dict[int, type[StorageError]] = {
     errno.ESTALE: UnavailableError,
     errno.EMFILE: UnavailableError,
 }
+_QUERY = re.compile(r"\?[^\s'\"]+")
 # A mistake in a program, ours or the driver's, is no message of the medium.
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError)
 
@@ -61,9 +63,19 @@ def filesystem_errors(what: str) -> Iterator[None]:
     except _MISTAKES as error:
         if http_status(error) is None:
             raise
-        raise translated(error, what) from error
+        raise translated(error, _unsigned(what)) from _cause(error, what)
     except Exception as error:
-        raise translated(error, what) from error
+        raise translated(error, _unsigned(what)) from _cause(error, what)
+
+
+def _unsigned(what: str) -> str:
+    """Without the query of a URL: in a signed one it is the secret."""
+    return _QUERY.sub("?…", what)
+
+
+def _cause(error: Exception, what: str) -> Exception | None:
+    """The driver's error, unless its text may repeat a signed URL."""
+    return None if _QUERY.search(what) else error
 
 
 def translated(error: Exception, what: str) -> StorageError:

@@ -133,3 +133,21 @@ async def test_a_storage_in_a_pair_is_shown_by_its_own_repr() -> None:
     storage = MemoryStorage()
     shown = await failure_of(asyncckpt.load((storage, "none")))
     assert "MemoryStorage(0 objects)/none" in shown
+
+
+async def test_a_signed_url_is_not_repeated_by_errors() -> None:
+    url = "http://127.0.0.1:9/bucket/model.checkpoint?X-Amz-Signature=topsecret"
+    with pytest.raises(asyncckpt.AsyncCkptError) as caught:
+        await asyncckpt.load(url)
+    shown = "".join(traceback.format_exception_only(caught.value))
+    cause = caught.value.__cause__
+    while cause is not None:
+        shown += str(cause)
+        cause = cause.__cause__
+    assert "topsecret" not in shown
+
+
+async def test_a_file_url_with_a_password_is_not_repeated() -> None:
+    with pytest.raises(asyncckpt.AsyncCkptError) as caught:
+        await asyncckpt.load("file://user:topsecret@host/a.checkpoint")
+    assert "topsecret" not in str(caught.value)
