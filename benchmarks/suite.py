@@ -29,8 +29,8 @@ from tests.servers import ServerUnavailableError
 _SECONDS_EACH = 22.0
 _SECONDS_SMALL = 6.0
 _SECONDS_TRAINING = 8.0
-_SECONDS_FORMATS = 60.0
-_FORMATS_MIB = 256
+_SECONDS_FORMATS = 45.0
+_FORMATS_MIB = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +146,4 @@ async def run_suite(choice: Choice) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"# {text}", file=sys.stderr, flush=True)
+    print(f"# {datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)

@@ -7,10 +7,14 @@ is a secret.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import select
 import socket
 import ssl
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +24,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 _GATHER_BYTES = 256 * 1024
+_CONNECT_LOOK_SECONDS = 0.1
+"""How often a connection that is being made looks whether it is still wanted."""
 
 
 class Abort:
@@ -76,13 +82,36 @@ class _Abortable:
                 self._watch(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(self.timeout)
-                sock.connect(address)
+                self._connect(sock, address)
                 return sock
             except OSError as error:
                 sock.close()
                 self._forget_handle()
                 failure = error
         raise failure or OSError(f"{host} has no address")
+
+    def _connect(self, sock: socket.socket, address: Any) -> None:
+        """Connect within the socket's timeout, or until aborted: a socket that has not begun can't be shut down.
+
+        Raises OSError, TimeoutError among them.
+        """
+        timeout = sock.gettimeout()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        while not poller.poll(_CONNECT_LOOK_SECONDS * 1000):
+            if self.abort is not None and self.abort.called:
+                raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        sock.settimeout(timeout)
 
     def _watch(self, sock: socket.socket) -> None:
         # A duplicate: TLS takes the socket object over when it begins its handshake, and shutting down the TLS

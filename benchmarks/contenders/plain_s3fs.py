@@ -24,9 +24,8 @@ class PlainS3fs(SynchronousContender):
         import s3fs
 
         await super().open(state)
-        self._filesystem: Any = s3fs.S3FileSystem(
-            **self._bucket.storage_options, skip_instance_cache=True, use_listings_cache=False
-        )
+        # From fsspec's cache of instances: one that is collected while our loop runs would close itself on it.
+        self._filesystem: Any = s3fs.S3FileSystem(**self._bucket.storage_options, use_listings_cache=False)
 
     def save(self) -> None:
         with self._filesystem.open(self._path, "wb") as file:

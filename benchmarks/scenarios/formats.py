@@ -27,6 +27,7 @@ from benchmarks.states import State
 
 _REFERENCE = "mlcp"
 _READS = 16
+_SLOW_SECONDS = 6.0
 
 
 class BufferedStorage(LocalStorage):
