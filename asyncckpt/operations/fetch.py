@@ -18,7 +18,7 @@ from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
 from asyncckpt.model.dtype import array_from, as_bytes_view, numpy_dtype
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.files import OpenFile
-from asyncckpt.operations.session import INLINE_TENSORS, hearing_retries
+from asyncckpt.operations.session import hearing_retries, run_sized
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.operations.slices import select
 from asyncckpt.progress import ProgressReporter
@@ -77,23 +77,13 @@ class Fetcher:
         """
         into = into or {}
         arrays: dict[str, np.ndarray] = {}
-        direct: dict[int, list[StoredTensor]] = {}
-        pieced: list[StoredTensor] = []
-        for stored in wanted:
-            require_data(stored)
-            if stored.frames is None and stored.order == "C" and len(stored.extents) == 1:
-                direct.setdefault(stored.extents[0].file, []).append(stored)
-            else:
-                pieced.append(stored)
+        groups, pieced = await run_sized(self._threads, len(wanted), _grouped, wanted, self._files, into)
         with self._naming():
-            for number, group in direct.items():
-                file = self._files[number]
-                # What has a place already is read there, not copied out of a map.
-                mapped = [s for s in group if file.mapped is not None and s.name not in into]
-                arrays |= await self._read_mapped(file, mapped)
-                arrays |= await self._read_ranges(file, [s for s in group if s.name not in arrays], into)
+            for group in groups:
+                arrays |= await self._read_mapped(group.file, group.mapped)
+                arrays |= await self._read_ranges(group.file, group.ranged, into)
             arrays |= await self._read_pieced(pieced, into)
-        return {stored.name: arrays[stored.name] for stored in wanted}
+        return arrays
 
     # -- from a memory map -------------------------------------------------------------------------------------
 
@@ -105,8 +95,7 @@ class Fetcher:
         def views() -> dict[str, np.ndarray]:
             return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
 
-        inline = len(group) <= INLINE_TENSORS
-        arrays = views() if inline else await self._threads.run(without_collection(views))
+        arrays = await run_sized(self._threads, len(group), views)
         if self._verify:
             await self._check(lambda: _jobs(group, self._index, arrays))
         return arrays
@@ -300,6 +289,35 @@ class Fetcher:
             with self._naming():
                 await self._check(lambda: iter(jobs))
         return span
+
+
+@dataclass(slots=True)
+class _Group:
+    """Tensors of one file: those that its map gives, and those that are read by ranges."""
+
+    file: OpenFile
+    mapped: list[StoredTensor]
+    ranged: list[StoredTensor]
+
+
+def _grouped(
+    wanted: Sequence[StoredTensor], files: Sequence[OpenFile], into: Mapping[str, np.ndarray]
+) -> tuple[list[_Group], list[StoredTensor]]:
+    """Tensors whose bytes lie in one run of a file, by file; and those that have to be joined or decoded.
+
+    What has a place already is read there, not copied out of a map.
+    """
+    groups = [_Group(file, [], []) for file in files]
+    pieced: list[StoredTensor] = []
+    for stored in wanted:
+        require_data(stored)
+        if stored.frames is not None or stored.order != "C" or len(stored.extents) != 1:
+            pieced.append(stored)
+            continue
+        group = groups[stored.extents[0].file]
+        mapped = group.file.mapped is not None and stored.name not in into
+        (group.mapped if mapped else group.ranged).append(stored)
+    return groups, pieced
 
 
 def _extent_view(mapped: memoryview, extent: Extent) -> memoryview:

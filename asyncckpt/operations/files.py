@@ -17,6 +17,7 @@ from asyncckpt.formats.index import Index, Need, ParseSteps, SourceInfo
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
 from asyncckpt.operations.leader import find_leader
 from asyncckpt.operations.location import Place
+from asyncckpt.operations.session import run_sized
 from asyncckpt.storage.base import ObjectReader
 
 FIRST_BYTES = 128 * 1024
@@ -112,7 +113,7 @@ class OpenFiles:
             found, steps, need = await self._threads.run(without_collection(self._begin), main, chosen)
             while isinstance(need, Need):
                 need = await self._answer(steps, need)
-            self._require_inside(need)
+            await run_sized(self._threads, len(need.tensors), self._require_inside, need)
         except FormatError as error:
             advice = (
                 "; it is cut short: copy it again, or use another one"

@@ -122,10 +122,20 @@ class LargeFile:
 
     async def _hash_tensors_of(self, index: int) -> None:
         """The tensors' bytes in a late part have to be hashed before the header can be made."""
-        spans = [span for span in self._cutter.spans(index) if span.tensor is not None]
+        if self._session.source.in_memory:
+            await self._session.threads.run(without_collection(self._hash_tensors_here), index)
+            return
+        spans = self._tensor_spans(index)
         async with self._session.budget.reserve(sum(span.size for span in spans)):
             views = [await self._fetch(span) for span in spans]
             await self._session.threads.run(self._book.hash_part, spans, views)
+
+    def _tensor_spans(self, index: int) -> list[Span]:
+        return [span for span in self._cutter.spans(index) if span.tensor is not None]
+
+    def _hash_tensors_here(self, index: int) -> None:
+        spans = self._tensor_spans(index)
+        self._book.hash_part(spans, [self._view(span) for span in spans])
 
     async def _digest_ahead(self) -> Digests:
         """Hash all payloads before the first byte is written; checksums that are known are taken over."""

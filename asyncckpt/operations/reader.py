@@ -20,7 +20,13 @@ from asyncckpt.operations.fetch import Fetcher
 from asyncckpt.operations.files import OpenFile, OpenFiles
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
 from asyncckpt.operations.pieces import join_pieces
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKER_NICENESS, WORKERS, hearing_retries
+from asyncckpt.operations.session import (
+    DEFAULT_MEMORY_BYTES,
+    WORKER_NICENESS,
+    WORKERS,
+    hearing_retries,
+    run_sized,
+)
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
@@ -120,21 +126,22 @@ class Checkpoint:
 
         Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
         """
-        into = into or {}
-        for name, array in into.items():
-            self._require_match(name, array)
-        plain = [self._find(name) for name in names if name not in self._joined]
-        direct = {name: array for name, array in into.items() if _takes_bytes(array)}
+        plain, direct = await run_sized(self.threads, len(names), self._to_read, names, into or {})
         arrays = await self._fetcher.read(plain, direct)
         for name in names:
             if name in self._joined:
                 joined = self._joined[name]
                 arrays[name] = joined.assemble(await self._fetcher.read(joined.stored))
-        for name in into.keys() & arrays.keys():
-            if arrays[name] is not into[name]:
-                np.copyto(into[name], arrays[name])
-                arrays[name] = into[name]
-        return {name: arrays[name] for name in names}
+        return await run_sized(self.threads, len(names), _placed, names, arrays, into or {})
+
+    def _to_read(
+        self, names: Sequence[str], into: Mapping[str, np.ndarray]
+    ) -> tuple[list[StoredTensor], dict[str, np.ndarray]]:
+        """What the file has of it in one piece, and the arrays that can be filled by bytes directly."""
+        for name, array in into.items():
+            self._require_match(name, array)
+        plain = [self._find(name) for name in names if name not in self._joined]
+        return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
 
     async def read_slice(self, name: str, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
         """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
@@ -182,6 +189,17 @@ class Checkpoint:
             raise MismatchError(f"the array to fill with {name!r} is read-only")
 
 
+def _placed(
+    names: Sequence[str], arrays: dict[str, np.ndarray], into: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The arrays in the order of the names; what could not be read into its place is copied there."""
+    for name in into.keys() & arrays.keys():
+        if arrays[name] is not into[name]:
+            np.copyto(into[name], arrays[name])
+            arrays[name] = into[name]
+    return {name: arrays[name] for name in names}
+
+
 def _takes_bytes(array: np.ndarray) -> bool:
     return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
 
@@ -223,4 +241,6 @@ async def open_checkpoint(
             files = opened.of(index)
             report.phase(Phase.READ, bytes_total=sum(s.metadata.size for s in index.tensors))
             fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
-            yield Checkpoint(place, found, index, files, fetcher, threads)
+            yield await run_sized(
+                threads, len(index.tensors), Checkpoint, place, found, index, files, fetcher, threads
+            )

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple, Unpack
 
-from asyncckpt._aio import ByteBudget, WorkerThreads
+from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.retry import on_retry
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 DEFAULT_MEMORY_BYTES = 128 * 1024 * 1024
 """How many bytes may be held in flight."""
@@ -47,3 +51,12 @@ def hearing_retries(report: ProgressReporter) -> Iterator[None]:
         yield
     finally:
         on_retry.reset(token)
+
+
+async def run_sized(
+    threads: WorkerThreads, tensors: int, function: Callable[[Unpack[Args]], T], *args: *Args
+) -> T:
+    """Call a function that takes microseconds for each tensor: here for few of them, in a thread for many."""
+    if tensors <= INLINE_TENSORS:
+        return function(*args)
+    return await threads.run(without_collection(function), *args)

@@ -10,7 +10,7 @@ from asyncckpt.formats.render import digest_payloads, segments
 from asyncckpt.model.digests import Buffer
 from asyncckpt.operations.large_file import LargeFile
 from asyncckpt.operations.location import Place
-from asyncckpt.operations.session import WriteSession
+from asyncckpt.operations.session import WriteSession, run_sized
 from asyncckpt.operations.stream import stream_part_bytes, write_stream
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
 
@@ -64,7 +64,9 @@ async def _write_parts(place: Place, plan: AnyPlan, session: WriteSession, write
     any_order = place.storage.capabilities.any_order
     if isinstance(plan, StreamPlan):
         await write_stream(plan, session, writer, any_order=any_order)
-    elif any_order:
-        await LargeFile(plan, writer, session).write_header_last()
+        return
+    file = await run_sized(session.threads, len(plan.payloads), LargeFile, plan, writer, session)
+    if any_order:
+        await file.write_header_last()
     else:
-        await LargeFile(plan, writer, session).write_in_order()
+        await file.write_in_order()

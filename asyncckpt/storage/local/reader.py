@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncckpt._aio import WorkerThreads, fan_out
+from asyncckpt._aio import WorkerThreads, fan_out, without_collection
 from asyncckpt.errors import ObjectChangedError, StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
@@ -24,6 +24,7 @@ _PIECE_BYTES = 16 * 1024 * 1024
 _GAP_BYTES = 4096
 # Starting another thread pays from about here.
 _BYTES_PER_LANE = 4 * 1024 * 1024
+_PLANNED_ON_THE_LOOP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,12 @@ class LocalReader(ObjectReader):
         into: Sequence[memoryview],
         filled: Callable[[int], None] | None,
     ) -> None:
-        work = _Work(requests, ranges, into, filled)
+        many = len(ranges) > _PLANNED_ON_THE_LOOP
+        work = (
+            await self._threads.run(without_collection(_Work), requests, ranges, into, filled)
+            if many
+            else _Work(requests, ranges, into, filled)
+        )
         if not work.pieces:
             return
         lanes = min(self._lanes, len(work.pieces), 1 + work.total // _BYTES_PER_LANE)
