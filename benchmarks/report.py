@@ -30,6 +30,7 @@ class Run:
     results: Sequence[Result]
     goals: Sequence[Figure]
     figures: Sequence[Figure]
+    formats: Sequence[Figure]
 
     def write(self, path: Path = RESULTS) -> None:
         """Write the JSON."""
@@ -45,6 +46,7 @@ class Run:
             "results": [_rounded(asdict(result)) for result in self.results],
             "goals": [_figure(figure) for figure in self.goals],
             "figures": [_figure(figure) for figure in self.figures],
+            "formats": [_figure(figure) for figure in self.formats],
         }
 
     def text(self) -> str:
@@ -65,7 +67,9 @@ class Run:
         tables.append(("What was asked for", _FIGURE_HEADER, [_figure_row(figure) for figure in self.goals]))
         if self.figures:
             rows = [_figure_row(figure) for figure in self.figures]
-            tables.append(("Counts, times and formats", _FIGURE_HEADER, rows))
+            tables.append(("Counts and times", _FIGURE_HEADER, rows))
+        if self.formats:
+            tables.append(("Formats, on a local disk", *_matrix(self.formats)))
         return [table for table in tables if table[2]]
 
 
@@ -110,7 +114,26 @@ def _result_row(result: Result) -> list[str]:
 
 def _figure_row(figure: Figure) -> list[str]:
     verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
-    return [figure.what, f"{figure.value:.3g} {figure.unit}".strip(), figure.asked, verdict]
+    return [figure.what, f"{_number(figure.value)} {figure.unit}".strip(), figure.asked, verdict]
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _matrix(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
+    """One row for each format: figures are named `format: what`. What missed its limit is marked."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for figure in figures:
+        name, _, what = figure.what.partition(": ")
+        column = f"{what}, {figure.unit}" if figure.unit else what
+        columns[column] = None
+        cells.setdefault(name, {})[column] = _number(figure.value) + (
+            " MISSED" if figure.met is False else ""
+        )
+    rows = [[name, *(found.get(column, "") for column in columns)] for name, found in cells.items()]
+    return ["format", *columns], rows
 
 
 def render(header: list[str], rows: list[list[str]]) -> str:

@@ -55,6 +55,7 @@ class Suite:
     small: State
     results: list[Result] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
+    formats: list[Figure] = field(default_factory=list)
 
     async def run(self) -> None:
         self.figures += await idle_gaps("at the start")
@@ -68,7 +69,7 @@ class Suite:
             _say("formats, on a local disk")
             with tempfile.TemporaryDirectory(prefix="asyncckpt-bench-") as folder:
                 state = large_tensors(min(_FORMATS_MIB, self.choice.size_mib) * MIB, 4 * MIB)
-                self.figures += await compare_formats(
+                self.formats += await compare_formats(
                     Path(folder),
                     state,
                     rounds=self.choice.rounds,
@@ -135,6 +136,7 @@ async def run_suite(choice: Choice) -> int:
         results=suite.results,
         goals=check_goals(suite.results, suite.large.name),
         figures=suite.figures,
+        formats=suite.formats,
     )
     print(run.text())
     if choice.write:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncckpt.errors import LimitExceededError, MissingExtraError
+from asyncckpt.errors import LayoutError, LimitExceededError, MissingExtraError
 from asyncckpt.formats.binary import LE_U16, LE_U32
-from asyncckpt.formats.flatgraph import DTYPE_CODES, MAX_GRAPH_BYTES, FlatReader, Table
+from asyncckpt.formats.flatgraph import DTYPE_CODES, MAX_GRAPH_BYTES, FlatReader, Graph, Table, read_graph
 from asyncckpt.formats.plan import aligned
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 
@@ -222,7 +222,7 @@ def replace_metadata(window: memoryview, root: int, metadata: Sequence[tuple[str
 
     Offsets in a FlatBuffer are relative, so the old bytes are taken as they are: tables and slots that nobody here
     knows come through unread. Only the two metadata vectors are new, and the root where it had none.
-    Raises FormatError subclasses for a broken root.
+    Raises FormatError subclasses for a broken graph, or one whose parts overlap so that others would change too.
     """
     reader = FlatReader(window)
     table = reader.table(root, "the graph")
@@ -237,7 +237,17 @@ def replace_metadata(window: memoryview, root: int, metadata: Sequence[tuple[str
     for slot, texts in zip(_METADATA_SLOTS, zip(*metadata, strict=True), strict=True):
         LE_U32.pack_into(data, fields[slot], len(data) - fields[slot])
         last_text = _append_texts(data, texts)
-    return RebuiltGraph(bytes(data), new_root, last_text, len(prefix))
+    rebuilt = RebuiltGraph(bytes(data), new_root, last_text, len(prefix))
+    _require_same(read_graph(window, root), read_graph(memoryview(rebuilt.data), new_root), dict(metadata))
+    return rebuilt
+
+
+def _require_same(old: Graph, new: Graph, metadata: Mapping[str, str]) -> None:
+    """Fields of a hostile graph may share their bytes: then changing one of them changes others."""
+    variables = [[v._replace(array=None) for v in graph.variables] for graph in (old, new)]
+    updaters = [[u[:2] for u in graph.updater] for graph in (old, new)]
+    if variables[0] != variables[1] or updaters[0] != updaters[1] or new.metadata != metadata:
+        raise LayoutError("parts of the graph overlap its metadata, which can't be replaced for that reason")
 
 
 def _append_texts(data: bytearray, texts: Sequence[str]) -> int:
@@ -296,7 +306,10 @@ def _copy_field(
     old = table.at(slot, width)
     prefix[position : position + width] = reader.window[old : old + width]
     if slot in _OFFSET_SLOTS or (slot > max(_OFFSET_SLOTS) and _is_offset(reader, old, width)):
-        LE_U32.pack_into(prefix, position, len(prefix) + reader.follow(old) - position)
+        target = reader.follow(old)
+        if target + 4 > reader.size:
+            raise LayoutError(f"slot {slot} of the graph leads to {target}, the graph ends at {reader.size}")
+        LE_U32.pack_into(prefix, position, len(prefix) + target - position)
 
 
 def _is_offset(reader: FlatReader, position: int, width: int) -> bool:

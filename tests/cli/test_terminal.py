@@ -19,6 +19,14 @@ from asyncckpt.progress import Phase, ProgressEvent
 from tests.cli.test_commands import s3_arguments
 from tests.servers import S3Bucket, Toxiproxy
 
+# A run in the background, as some CI systems start theirs, hands an ignored SIGINT down to its children.
+_INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from asyncckpt.cli import main
+sys.exit(main())
+"""
+
 
 class Terminal:
     """A command with its standard error on a pseudo-terminal."""
@@ -27,7 +35,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.seen = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "asyncckpt.cli", *map(str, arguments)],
+            [sys.executable, "-c", _INTERRUPTIBLE, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=slave,

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from asyncckpt.errors import LayoutError, TruncatedError
+from asyncckpt.errors import FormatError, LayoutError, TruncatedError
 from asyncckpt.formats.flatgraph import read_graph
 from asyncckpt.formats.flatgraph_build import replace_metadata
 from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat
@@ -17,12 +17,34 @@ from asyncckpt.formats.safetensors import SafetensorsFormat
 from fuzz.seeds import files_of, metadata, states
 
 
+def bare_graph(slots: dict[int, int], fields: list[int]) -> tuple[memoryview, int]:
+    """A graph whose root has so many fields of four bytes; `slots` says which field each slot is."""
+    offsets = [0] * (max(slots, default=-1) + 1)
+    for slot, field in slots.items():
+        offsets[slot] = 4 + 4 * field
+    vtable = struct.pack(f"<{2 + len(offsets)}H", 4 + 2 * len(offsets), 4 + 4 * len(fields), *offsets)
+    vtable += bytes(-len(vtable) % 4)
+    root = 4 + len(vtable)
+    table = struct.pack(f"<i{len(fields)}I", len(vtable), *fields)
+    return memoryview(struct.pack("<I", root) + vtable + table + bytes(64)), root
+
+
 def test_a_graph_without_any_field_takes_metadata() -> None:
-    """It had a root with an empty table, and the widths of no fields at all were zipped with one end."""
-    vtable = struct.pack("<HH", 4, 4)
-    data = struct.pack("<I", 8) + vtable + struct.pack("<i", 4)
-    rebuilt = replace_metadata(memoryview(data), 8, [("note", "new")])
+    """The widths of no fields at all were zipped with one end: ValueError."""
+    rebuilt = replace_metadata(*bare_graph({}, []), [("note", "new")])
     assert read_graph(memoryview(rebuilt.data), rebuilt.root).metadata == {"note": "new"}
+
+
+def test_a_graph_with_a_wild_offset_takes_no_metadata() -> None:
+    """Slot 11, which nobody here reads, led so far that its new offset had more than 32 bits: struct.error."""
+    with pytest.raises(LayoutError, match="slot 11"):
+        replace_metadata(*bare_graph({11: 0}, [2**32 - 1]), [("note", "new")])
+
+
+def test_a_graph_whose_slots_share_bytes_takes_no_metadata() -> None:
+    """The variables were the metadata's keys: with other metadata there were other variables."""
+    with pytest.raises(FormatError):
+        replace_metadata(*bare_graph({1: 0, 9: 0, 10: 1}, [16, 12]), [("note", "new")])
 
 
 @pytest.mark.parametrize("change", ["a byte before", "a byte less", "in the middle"])
