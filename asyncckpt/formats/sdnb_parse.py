@@ -66,6 +66,8 @@ def _parse_bare(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
         raise LimitExceededError(f"a SameDiff FlatBuffer has at most 2 GiB, the file has {source.size} bytes")
     window = yield from need_exactly(0, source.size, "the graph")
     graph = read_graph(window, LE_U32.unpack_from(window)[0])
+    if _read_block(graph, window) is not None:
+        raise LayoutError("the file has an asyncckpt block, but no SDNB header: its beginning is missing")
     file = SdnbFile(Header(source.size, 0), {}, graph, window, 0, [], None, source.size)
     index = yield from index_files([file], ("",), options)
     return replace(index, version=BARE_VERSION)

@@ -83,9 +83,11 @@ class OpenFiles:
             return self._by_name[name]
         place = self._place.sibling(name)
         try:
-            return await self._open(name, place)
+            file = await self._open(name, place)
         except ObjectNotFoundError as error:
             raise IncompleteCheckpointError(f"{place.shown} is missing from the set") from error
+        await self._threads.run(file.map)
+        return file
 
     async def _open_main(self, chosen: ICheckpointFormat | None) -> OpenFile:
         """The checkpoint's own file, or the one that leads the set of its name. Raises CheckpointNotFoundError."""
@@ -150,11 +152,8 @@ class OpenFiles:
         except IncompleteCheckpointError as error:
             return await self._threads.run(self._throw, steps, error)
         start, end = _absolute(need, file.size)
-        if file.known(start, end) is None and file.mapped is None:
-            if need.file:
-                await self._threads.run(file.map)
-            if file.mapped is None:
-                await file.read(start, end)
+        if file.known(start, end) is None:
+            await file.read(start, end)
         return await self._threads.run(without_collection(self._advance), steps, file.known(start, end))
 
     def _advance(self, steps: ParseSteps, data: memoryview | None) -> Need | Index:

@@ -14,7 +14,8 @@ from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat
 from asyncckpt.formats.index import SourceInfo, parse_bytes
 from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
 from asyncckpt.formats.safetensors import SafetensorsFormat
-from fuzz.seeds import files_of, metadata, states
+from asyncckpt.formats.sdnb import SdnbFormat
+from fuzz.seeds import MOMENT, files_of, metadata, states
 
 
 def bare_graph(slots: dict[int, int], fields: list[int]) -> tuple[memoryview, int]:
@@ -84,3 +85,11 @@ def test_a_block_cut_in_two_does_not_make_a_safetensors_file_foreign() -> None:
     assert moved != data
     with pytest.raises(LayoutError, match="'asyncckpt'"):
         parse_bytes(SafetensorsFormat().parse(SourceInfo("m.safetensors", len(moved))), memoryview(moved))
+
+
+def test_a_graph_of_ours_without_its_header_is_not_a_bare_graph() -> None:
+    """Without its first 32 bytes an SDNB file is what the older serialiser wrote: it was read without checksums."""
+    (data,) = files_of(SdnbFormat(clock=lambda: MOMENT), states()[0])
+    cut = data[32:]
+    with pytest.raises(LayoutError, match="beginning is missing"):
+        parse_bytes(SdnbFormat().parse(SourceInfo("m.sdnb", len(cut))), memoryview(cut))
