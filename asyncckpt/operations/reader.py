@@ -22,10 +22,9 @@ from asyncckpt.operations.location import Location, Place, StorageOptions, resol
 from asyncckpt.operations.pieces import join_pieces
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
-    WORKER_NICENESS,
-    WORKERS,
     hearing_retries,
     run_sized,
+    working_threads,
 )
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
@@ -231,7 +230,7 @@ async def open_checkpoint(
         async with (
             bind(cancellation),
             resolve(location, storage_options) as place,
-            WorkerThreads(WORKERS, name="load", nice=WORKER_NICENESS) as threads,
+            working_threads(place.storage, "load") as threads,
             AsyncExitStack() as stack,
         ):
             opened = OpenFiles(place, threads, stack)

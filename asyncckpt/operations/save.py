@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from asyncckpt._aio import (
-    WorkerThreads,
     collection_paused,
     without_collection,
 )
@@ -23,9 +22,8 @@ from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
-    WORKER_NICENESS,
-    WORKERS,
     hearing_retries,
+    working_threads,
 )
 from asyncckpt.operations.source import MemorySource
 from asyncckpt.operations.stage import normalise, stage
@@ -80,7 +78,7 @@ async def save(
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
             chosen = choose_format(format, place.name)
-            async with WorkerThreads(WORKERS, name="save", nice=WORKER_NICENESS) as threads:
+            async with working_threads(place.storage, "save") as threads:
                 report.phase(Phase.STAGE)
                 flat = await threads.run(without_collection(assemble), structure, places)
                 tensors = await threads.run(without_collection(normalise), flat.tensors)

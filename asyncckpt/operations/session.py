@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressReporter
-from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo
 from asyncckpt.storage.retry import on_retry
 
 T = TypeVar("T")
@@ -60,3 +60,16 @@ async def run_sized(
     if tensors <= INLINE_TENSORS:
         return function(*args)
     return await threads.run(without_collection(function), *args)
+
+
+@asynccontextmanager
+async def working_threads(storage: ICheckpointStorage, name: str) -> AsyncIterator[WorkerThreads]:
+    """Threads for one operation: the storage's own, where it lends them, else some that end with the block.
+
+    Starting and joining threads takes longer than all else that a small load does.
+    """
+    if storage.threads is not None:
+        yield storage.threads
+        return
+    async with WorkerThreads(WORKERS, name=name, nice=WORKER_NICENESS) as threads:
+        yield threads

@@ -17,7 +17,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, final
 
-from asyncckpt._aio import ShieldTimeoutError, run_in_thread, run_shielded, shield, without_collection
+from asyncckpt._aio import (
+    ShieldTimeoutError,
+    WorkerThreads,
+    run_in_thread,
+    run_shielded,
+    shield,
+    without_collection,
+)
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, RangeError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
@@ -176,6 +183,8 @@ class ICheckpointStorage(ABC):
     """
 
     capabilities: Capabilities = Capabilities()
+    threads: WorkerThreads | None = None
+    """Worker threads that the storage keeps while it is open, and lends to whoever reads and writes through it."""
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -39,12 +39,21 @@ class _Piece:
 class LocalReader(ObjectReader):
     """Reads with a few threads straight into the destinations; `open` first, `aclose` at the end."""
 
-    def __init__(self, root: Path, key: str, *, concurrency: int, follow_link: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        *,
+        concurrency: int,
+        threads: WorkerThreads | None = None,
+        follow_link: bool = False,
+    ) -> None:
         self._root = root
         self._follow_link = follow_link
         self._key = key
         self._lanes = concurrency
-        self._threads = WorkerThreads(concurrency, name="read")
+        self._threads = threads or WorkerThreads(concurrency, name="read")
+        self._owns_threads = threads is None
         self._descriptor: int | None = None
         self.first = b""
 
@@ -126,7 +135,8 @@ class LocalReader(ObjectReader):
 
     async def aclose(self) -> None:
         try:
-            await self._threads.close()
+            if self._owns_threads:
+                await self._threads.close()
         finally:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is not None:

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from typing import Self
 
-from asyncckpt._aio import run_in_thread, run_shielded
+from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
 from asyncckpt.errors import StorageError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
@@ -31,6 +32,8 @@ DEFAULT_PART_BYTES = 16 * 1024 * 1024
 DEFAULT_CONCURRENCY = 4
 _RESERVE_BYTES = 1024 * 1024  # setting space aside pays from here
 _PAGE = 1000
+_SPARE_THREADS = 2
+_NICENESS = 5  # they give way to the event loop, and to whatever trains in this process
 
 
 class LocalStorage(ICheckpointStorage):
@@ -64,6 +67,16 @@ class LocalStorage(ICheckpointStorage):
         self._clock = clock
         self._new_token = new_token
 
+    async def __aenter__(self) -> Self:
+        """From here to the end of the block it keeps its threads; without a block each call has its own."""
+        self.threads = WorkerThreads(self._concurrency + _SPARE_THREADS, name="local", nice=_NICENESS)
+        return self
+
+    async def aclose(self) -> None:
+        threads, self.threads = self.threads, None
+        if threads is not None:
+            await threads.close()
+
     def __repr__(self) -> str:
         return f"LocalStorage({str(self._root)!r})"
 
@@ -95,6 +108,7 @@ class LocalStorage(ICheckpointStorage):
             exclusive=exclusive,
             part_bytes=self._part_bytes if part_bytes is None else part_bytes,
             concurrency=self._concurrency,
+            threads=self.threads,
             write_id=write_id,
         )
         try:
@@ -106,7 +120,11 @@ class LocalStorage(ICheckpointStorage):
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         reader = LocalReader(
-            await self._absolute_root(), key, concurrency=self._concurrency, follow_link=self._follow_links
+            await self._absolute_root(),
+            key,
+            concurrency=self._concurrency,
+            threads=self.threads,
+            follow_link=self._follow_links,
         )
         try:
             await reader.open(first_bytes)

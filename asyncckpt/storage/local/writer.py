@@ -17,7 +17,14 @@ class LocalWriter(ObjectWriter):
     """Parts go into a hidden file, which gets its name at the commit; `open` first."""
 
     def __init__(
-        self, file: UnpublishedFile, *, exclusive: bool, part_bytes: int, concurrency: int, write_id: str
+        self,
+        file: UnpublishedFile,
+        *,
+        exclusive: bool,
+        part_bytes: int,
+        concurrency: int,
+        threads: WorkerThreads | None = None,
+        write_id: str,
     ) -> None:
         self.part_bytes = part_bytes
         self.concurrency = concurrency
@@ -25,7 +32,8 @@ class LocalWriter(ObjectWriter):
         self._file = file
         self._exclusive = exclusive
         self._ledger = PartLedger(file.key, part_bytes)
-        self._threads = WorkerThreads(concurrency, name="write")
+        self._threads = threads or WorkerThreads(concurrency, name="write")
+        self._owns_threads = threads is None
 
     async def open(self, size: int | None) -> None:
         """Make the hidden file. Raises ObjectExistsError, StorageFullError, AccessDeniedError."""
@@ -50,12 +58,16 @@ class LocalWriter(ObjectWriter):
     async def commit(self) -> ObjectInfo:
         size = self._ledger.total()
         info = await self._threads.run(self._publish, size)
-        await self._threads.close()
+        await self._end_threads()
         return info
 
     def _publish(self, size: int) -> ObjectInfo:
         return info_of(self._file.key, self._file.publish(size, exclusive=self._exclusive))
 
     async def abort(self) -> None:
-        await self._threads.close()
+        await self._end_threads()
         await run_in_thread(self._file.discard)
+
+    async def _end_threads(self) -> None:
+        if self._owns_threads:
+            await self._threads.close()
