@@ -90,7 +90,7 @@ def test_int_and_str_keys_are_kept_apart_and_in_order() -> None:
 
 
 def test_numpy_scalars_are_tensors_that_come_back_as_scalars() -> None:
-    state = {"f": np.float64(0.5), "b": np.bool_(True), "t": np.datetime64("NaT"), "v": np.void(b"ab")}
+    state = {"f": np.float64(0.5), "b": np.bool_(True), "t": np.datetime64("NaT", "s"), "v": np.void(b"ab")}
     flat = flatten(state)
     assert [array.shape for array in flat.tensors.values()] == [()] * 4
     assert set(flat.leaf_kinds.values()) == {"scalar"}
