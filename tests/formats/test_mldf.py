@@ -163,6 +163,10 @@ def test_any_array_under_any_name_survives(values: list[np.ndarray], names: list
     assert {name: row[name][2] for name in shard.arrays()} == {t.name: bytes(view) for t, view in shard}
 
 
+# numpy 1 has at most 32 dimensions, whose shape still fits a descriptor.
+_MOST_DIMENSIONS = 60 if int(np.__version__.partition(".")[0]) >= 2 else 32
+
+
 def test_names_and_shapes_that_do_not_fit_a_descriptor_are_kept_in_the_schema() -> None:
     values = {
         "n" * 63: np.zeros(1),
@@ -173,7 +177,7 @@ def test_names_and_shapes_that_do_not_fit_a_descriptor_are_kept_in_the_schema() 
         "__schema__": np.full(1, 5.0),
         "__asyncckpt__": np.full(1, 6.0),
         "__field_3__": np.full(1, 7.0),
-        "long shape": np.full((1,) * 60, 8.0),
+        "long shape": np.full((1,) * _MOST_DIMENSIONS, 8.0),
     }
     data = of_arrays(values)
     index = parse(data)
