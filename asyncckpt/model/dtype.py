@@ -167,10 +167,8 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
         return array
     # Swapped by bytes and not by value: a conversion may quieten a signalling NaN. numpy 1 does not swap the
     # items of types that it does not know, so bfloat16 is swapped as the integer of its width.
-    plain = (
-        array.view(np.uint16) if array.dtype.type in _ML_NAME_BY_TYPE and array.dtype.itemsize == 2 else array
-    )
-    return plain.byteswap().view(little)
+    as_integers = array.dtype.type is ml_dtypes.bfloat16
+    return (array.view(np.uint16) if as_integers else array).byteswap().view(little)
 
 
 def array_from(buffer: BytesLike, name: str, shape: Sequence[int]) -> np.ndarray:
