@@ -18,6 +18,9 @@ data            ...     the tensors, each at a multiple of 64, in the order of t
 
 gpt-rs has no scalars: they are stored with the shape [1], and the block's metadata has their places in the
 index, as `scalars`. Version 1 ends in entries with their data between them; it is read, not written.
+
+A state without tensors has one entry all the same, of no bytes, whose offset is the end of the file: without it, a
+file cut behind its index would be an empty one of gpt-rs. The block's metadata says so, as `endMark`.
 """
 
 from __future__ import annotations
@@ -63,6 +66,8 @@ _NO_CONFIG: dict[str, Json] = {"kind": "asyncckpt", "config": {}}
 _FIRST_BYTES = BLOCK_HEADER_BYTES + 16
 _SEARCHED_BYTES = 4096
 _SCALARS = "scalars"
+_END_MARK = "endMark"
+_END = Entry("asyncckpt.end", "float32", (0,), False, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +93,16 @@ def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
     order = sorted(range(len(content.tensors)), key=lambda number: content.tensors[number].name)
     tensors = [content.tensors[number] for number in order]
     chunking = Chunking.for_sizes(t.size for t in content.tensors)
-    scalars = [number for number, tensor in enumerate(tensors) if not tensor.shape]
-    block = build_block(content, chunking, order, {_SCALARS: scalars} if scalars else None)
-    entries = _entries(tensors, content.metadata)
+    block = build_block(content, chunking, order, _own_members(tensors))
+    entries = _entries(tensors, content.metadata) or [_END]
     index_bytes = len(encode_index(entries, with_ids=is_checkpoint))
     _require_u32(name, {"config": len(header), "index": index_bytes, "asyncckpt block": block.size})
     block_start = len(header) + LE_U32.size + index_bytes + BLOCK_HEADER_BYTES
     header_bytes = block_start + block.size
     placed, end = place(tensors, header_bytes, alignment=ALIGNMENT)
     payloads = tuple(replace(payload, tensor=order[payload.tensor]) for payload in placed)
-    entries = [replace(entry, offset=p.offset) for entry, p in zip(entries, payloads, strict=True)]
+    offsets = [payload.offset for payload in payloads] or [end]
+    entries = [replace(entry, offset=offset) for entry, offset in zip(entries, offsets, strict=True)]
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
         index = encode_index(entries, with_ids=is_checkpoint)
@@ -108,6 +113,12 @@ def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
         return seal([(0, start)], spans, size=end, at=block_start + block.outside_position)
 
     return FilePlan(name, end, payloads, (ByteRange(0, header_bytes),), chunking, finish)
+
+
+def _own_members(tensors: Sequence[TensorMetadata]) -> dict[str, Json]:
+    """What the block's metadata says of the entries beyond what they say themselves."""
+    scalars: list[Json] = [number for number, tensor in enumerate(tensors) if not tensor.shape]
+    return ({} if tensors else {_END_MARK: True}) | ({_SCALARS: scalars} if scalars else {})
 
 
 def _entries(tensors: Sequence[TensorMetadata], metadata: CheckpointMetadata) -> list[Entry]:
@@ -299,8 +310,12 @@ def _stored_tensors(
 def _decode_own(
     block: Block, stored: Sequence[StoredTensor]
 ) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
-    """Scalars get their shape back, shards and order what they were."""
+    """Scalars get their shape back, shards and order what they were; a mark of the end is no tensor."""
     members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
+    if members.pop(_END_MARK, None) is not None:
+        if [(t.name, t.metadata.size) for t in stored] != [(_END.name, 0)]:
+            raise LayoutError("the asyncckpt block speaks of a mark of the end, which the index has not")
+        stored = ()
     restored = list(stored)
     scalars = members.pop(_SCALARS, [])
     for number in scalars if isinstance(scalars, list) else [None]:

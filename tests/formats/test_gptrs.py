@@ -497,12 +497,24 @@ def test_every_flipped_bit_is_noticed_or_changes_nothing(fmt: ICheckpointFormat)
 
 
 @BOTH
-def test_every_truncation_and_extension_is_noticed(fmt: ICheckpointFormat) -> None:
-    data = smallest(fmt)
+@pytest.mark.parametrize("state", [{"w": np.arange(3, dtype="<f4")}, {"step": 7}, {}], ids=str)
+def test_every_truncation_and_extension_is_noticed(fmt: ICheckpointFormat, state: dict[str, Any]) -> None:
+    data = state_files.encode(fmt, state)
     for size in range(len(data)):
         assert outcome(lambda d: state_files.read_all(fmt, d), data[:size]) is None, size
     for extra in (b"\0", b"x", bytes(64)):
         assert outcome(lambda d: state_files.read_all(fmt, d), data + extra) is None
+
+
+@BOTH
+def test_a_mark_of_the_end_that_is_not_there_is_refused(fmt: ICheckpointFormat) -> None:
+    data = state_files.encode(fmt, {"step": 7})
+    assert state_files.parse(fmt, data).tensors == ()
+    assert gptrs_reader.read(data).tensors == {}
+    other = state_files.encode(fmt, {"asyncckpt.end": np.zeros(0, np.float32)})
+    assert [tensor.name for tensor in state_files.parse(fmt, other).tensors] == ["asyncckpt.end"]
+    with pytest.raises(FormatError):
+        state_files.parse(fmt, data.replace(b"asyncckpt.end", b"asyncckpt.eng"))
 
 
 def test_a_damaged_tensor_is_named() -> None:

@@ -82,7 +82,10 @@ def read(data: bytes) -> File:
         return File(version, config, tensors, None)
     if reader.position != index_end:
         raise ValueError("the index has another length")
-    return File(version, config, tensors, _block(reader, tensors))
+    block = _block(reader, tensors)
+    if block is not None and block["metadata"].get("endMark"):
+        tensors = {}
+    return File(version, config, tensors, block)
 
 
 def _block(reader: _Reader, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
