@@ -17,11 +17,9 @@ is found out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-
-import numpy as np
 
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import (
@@ -45,7 +43,7 @@ from asyncckpt.formats.safetensors import (
     parse_header,
     plan_part,
 )
-from asyncckpt.model.digests import Checksums, Chunking
+from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange
 
@@ -55,8 +53,6 @@ DEFAULT_FILE_BYTES = 5_000_000_000
 """Hugging Face's own limit."""
 MAX_INDEX_BYTES = 100_000_000
 MAX_NAME_CHARACTERS = 255
-
-Finish = Callable[[Digests, TensorBytes], Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +75,16 @@ def plan_set(
     base = name.removesuffix(INDEX_EXTENSION)
     parts = split(content, max_file_bytes)
     plans = [_plan_side_file(side, data, chunking) for side, data in side_files.items()]
-    seen: Checksums = np.zeros(chunking.count, np.uint32)
     order: list[int] = []
     weight_map: dict[str, str] = {}
     for position, numbers in enumerate(parts, 1):
         tensors = tuple(content.tensors[number] for number in numbers)
         file = f"{base}-{position:05d}-of-{len(parts):05d}{FILE_EXTENSION}"
         part = Content(tensors, (len(tensors),), CheckpointMetadata())
-        plan = plan_part(part, file, numbers=numbers, chunking=chunking)
-        plans.append(replace(plan, finish=_remembering(plan, seen)))
+        plans.append(plan_part(part, file, numbers=numbers, chunking=chunking))
         order += [numbers[place] for place in file_order(tensors)]
         weight_map |= {tensor.name: file for tensor in tensors}
-    index = _plan_index(content, name, order=order, weight_map=weight_map, chunking=chunking)
-    plans.append(replace(index, finish=_with_seen(index, seen)))
+    plans.append(_plan_index(content, name, order=order, weight_map=weight_map, chunking=chunking))
     names = [plan.name for plan in plans]
     if len(set(names)) != len(names):
         raise LayoutError(f"a side file has the name of another file of the set: {sorted(names)}")
@@ -110,28 +103,6 @@ def split(content: Content, max_file_bytes: int) -> list[list[int]]:
         parts[-1].append(number)
         room -= size
     return parts
-
-
-def _remembering(plan: FilePlan, seen: Checksums) -> Finish:
-    """Finish a data file, and keep its tensors' checksums: whoever writes the index has hashed no tensor for it."""
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        for payload in plan.payloads:
-            plan.chunking.of_tensor(payload.tensor, seen)[:] = plan.chunking.of_tensor(
-                payload.tensor, digests.checksums
-            )
-        return plan.finish(digests, read)
-
-    return finish
-
-
-def _with_seen(plan: FilePlan, seen: Checksums) -> Finish:
-    """Finish the index, with the checksums of the data files, which are written before it."""
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        return plan.finish(replace(digests, checksums=digests.checksums | seen), read)
-
-    return finish
 
 
 def _plan_side_file(name: str, data: bytes, chunking: Chunking) -> FilePlan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import encode_arranged
@@ -140,7 +141,7 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     sections.append(Section(SectionType.STORE, 0, store_start, store_end - store_start, 0, len(payloads)))
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        store_hash, hashes = hash_store(payloads, store_start, read)
+        store_hash, hashes = digests.own
         tables = {
             SectionType.NODES: nodes.encode(hashes),
             SectionType.EDGES: edges,
@@ -161,7 +162,8 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     if writing.signing_key is not None:
         size = aligned(store_end, SECTION_ALIGNMENT) + SIGNATURE_BYTES
         late.append(ByteRange(size - SIGNATURE_BYTES, size))
-    return FilePlan(name, size, payloads, tuple(late), chunking, finish)
+    hashing = partial(hash_store, payloads, store_start)
+    return FilePlan(name, size, payloads, tuple(late), chunking, finish, own_digest=hashing)
 
 
 def _lay_out(sizes: Mapping[SectionType, int], start: int) -> tuple[dict[SectionType, int], int]:

@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from functools import partial
 
 from asyncckpt.errors import (
     ChecksumMismatchError,
@@ -53,8 +52,7 @@ from asyncckpt.formats.index import (
 from asyncckpt.formats.metadata_json import decode_metadata, with_shards
 from asyncckpt.formats.mlcp import BLOCK_FIELD, MAX_METADATA_BYTES, split_metadata
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.formats.render import digest_payloads
-from asyncckpt.model.digests import Checksums, Chunking
+from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.ranges import ByteRange
 
@@ -120,16 +118,16 @@ def plan_set(content: Content, name: str) -> list[FilePlan]:
     prefix = name.removesuffix(SUFFIX)
     chunking = Chunking.for_sizes(t.size for t in content.tensors)
     metadata = _described(content, prefix)
-    memory = _Memory(chunking)
+    sha256: dict[str, str] = {}
     plans, first = [], 0
     for shard in metadata.shards:
         count = len(shard.tensors)
         payloads = tuple(
             Payload(first + i, HEADER_BYTES + t.offset, t.size) for i, t in enumerate(shard.tensors)
         )
-        plans.append(_plan_shard(shard, payloads, chunking, memory))
+        plans.append(_plan_shard(shard, payloads, chunking, sha256))
         first += count
-    return [*plans, _plan_metadata(name, content, metadata, plans, memory)]
+    return [*plans, _plan_metadata(name, content, metadata, plans, chunking, sha256)]
 
 
 def _described(content: Content, prefix: str) -> CheckpointMetadata:
@@ -161,76 +159,55 @@ def _described(content: Content, prefix: str) -> CheckpointMetadata:
     return replace(given, shards=tuple(shards))
 
 
-class _Memory:
-    """What the shards' files had: checksums of their chunks, and the SHA-256 of their data.
-
-    The shards are written first, so that the metadata need not read them again; it does where it must.
-    """
-
-    def __init__(self, chunking: Chunking) -> None:
-        self.chunking = chunking
-        self._checksums: dict[int, Checksums] = {}
-        self._sha256: dict[str, str] = {}
-
-    def keep(self, payloads: Sequence[Payload], digests: Digests) -> None:
-        for payload in payloads:
-            own = self.chunking.of_tensor(payload.tensor, digests.checksums)
-            self._checksums[payload.tensor] = own.copy()
-
-    def checksums(self, payloads: Sequence[Payload], read: TensorBytes) -> Checksums:
-        """Of all tensors, in order."""
-        missing = [p for p in payloads if p.tensor not in self._checksums]
-        if missing:
-            self.keep(missing, digest_payloads(self.chunking, missing, read))
-        if not payloads:
-            return np.zeros(0, np.uint32)
-        return np.concatenate([self._checksums[p.tensor] for p in payloads])
-
-    def sha256(self, name: str, payloads: Sequence[Payload], read: TensorBytes) -> str:
-        """Of the data of one file, in lower-case hex."""
-        if name not in self._sha256:
-            value = hashlib.sha256()
-            for payload in payloads:
-                for start in range(0, payload.size, _HASH_BYTES):
-                    value.update(read(payload.tensor, start, min(payload.size, start + _HASH_BYTES)))
-            self._sha256[name] = value.hexdigest()
-        return self._sha256[name]
-
-
 def _plan_shard(
-    shard: ShardMetadata, payloads: tuple[Payload, ...], chunking: Chunking, memory: _Memory
+    shard: ShardMetadata, payloads: tuple[Payload, ...], chunking: Chunking, sha256: dict[str, str]
 ) -> FilePlan:
+    """A shard. Its SHA-256 is noted in `sha256`: the metadata, which is written last, has it too."""
+
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        memory.keep(payloads, digests)
-        checksum = memory.sha256(shard.file_path, payloads, read)
+        sha256[shard.file_path] = checksum = digests.own
         data_bytes = shard.file_size - HEADER_BYTES
         return [ShardHeader(shard.rank, checksum, len(payloads), data_bytes).encode()]
 
     late = (ByteRange(0, HEADER_BYTES),)
-    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish)
+    hashing = partial(_sha256, payloads)
+    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish, own_digest=hashing)
+
+
+def _sha256(payloads: Sequence[Payload], read: TensorBytes) -> str:
+    """Of the payloads, one behind the other, in lower-case hex."""
+    value = hashlib.sha256()
+    for payload in payloads:
+        for start in range(0, payload.size, _HASH_BYTES):
+            value.update(read(payload.tensor, start, min(payload.size, start + _HASH_BYTES)))
+    return value.hexdigest()
 
 
 def _plan_metadata(
-    name: str, content: Content, metadata: CheckpointMetadata, shards: Sequence[FilePlan], memory: _Memory
+    name: str,
+    content: Content,
+    metadata: CheckpointMetadata,
+    shards: Sequence[FilePlan],
+    chunking: Chunking,
+    sha256: Mapping[str, str],
 ) -> FilePlan:
-    block = BlockText.build(content, memory.chunking)
+    block = BlockText.build(content, chunking)
     before, after = split_metadata(metadata)
     size = len(before) + block.size + len(after)
     if size > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {size} bytes, {MAX_METADATA_BYTES} are allowed")
-    everything = [payload for plan in shards for payload in plan.payloads]
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        checksums = [memory.sha256(plan.name, plan.payloads, read) for plan in shards]
+        checksums = [sha256.get(plan.name) or _sha256(plan.payloads, read) for plan in shards]
         described = tuple(
             replace(shard, checksum=checksum)
             for shard, checksum in zip(metadata.shards, checksums, strict=True)
         )
         text, _ = split_metadata(replace(metadata, shards=described))
-        text += block.render(len(text), memory.checksums(everything, read)) + after
+        text += block.render(len(text), digests.checksums) + after
         return seal([(0, text)], (), size=size, at=len(before) + block.outside_position)
 
-    return FilePlan(name, size, (), (ByteRange(0, size),), memory.chunking, finish)
+    return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.model.digests import Buffer, Checksums, Chunking
@@ -63,11 +63,16 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What was computed while the payloads were written: the CRC32C of every chunk of every tensor of the
-    content, flat, and, where the plan asked for it, each tensor's CRC32."""
+    """What was computed while the payloads were written.
+
+    `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
+    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `own` what its
+    `own_digest` returned.
+    """
 
     checksums: Checksums
     crc32: tuple[int, ...] = ()
+    own: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,9 @@ class FilePlan:
 
     `name` is the file's name beside the checkpoint's key. `finish(digests, read)` gives the bytes of each late
     region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
-    those that lie in other files of a set.
+    those that lie in other files of a set: all its files share it. `own_digest(read)` is a hash over the payloads that
+    only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a worker
+    thread.
     """
 
     name: str
@@ -86,6 +93,7 @@ class FilePlan:
     chunking: Chunking
     finish: Callable[[Digests, TensorBytes], Sequence[bytes]]
     needs_crc32: bool = False
+    own_digest: Callable[[TensorBytes], Any] | None = None
 
     def __post_init__(self) -> None:
         position = 0

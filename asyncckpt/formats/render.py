@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from asyncckpt.formats.plan import AnyPlan, Digests, FilePlan, Payload, StreamPlan, TensorBytes
-from asyncckpt.model.digests import Buffer, Chunking, crc32c
+from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32c
 
 
 class Digesting:
     """Hashes payloads into one set of digests; several threads may hash different payloads at a time.
 
-    Checksums of tensors that are never hashed here stay zero.
+    `checksums`, where given, get those of the tensors that are hashed here; the others stay as they are.
     """
 
-    def __init__(self, chunking: Chunking, *, crc32: bool = False) -> None:
+    def __init__(
+        self, chunking: Chunking, *, crc32: bool = False, checksums: Checksums | None = None
+    ) -> None:
         self._chunking = chunking
-        self.checksums = np.zeros(chunking.count, np.uint32)
+        self.checksums = np.zeros(chunking.count, np.uint32) if checksums is None else checksums
         self._crc32 = [0] * len(chunking.sizes) if crc32 else None
 
     def hash(self, payloads: Iterable[Payload], read: TensorBytes) -> None:
@@ -34,23 +38,27 @@ class Digesting:
             if self._crc32 is not None:
                 self._crc32[payload.tensor] = total
 
-    def digests(self) -> Digests:
-        return Digests(self.checksums, tuple(self._crc32 or ()))
+    def digests(self, own: Any = None) -> Digests:
+        return Digests(self.checksums, tuple(self._crc32 or ()), own)
 
 
-def digest_payloads(
-    chunking: Chunking, payloads: Iterable[Payload], read: TensorBytes, *, crc32: bool = False
-) -> Digests:
-    """Hash the payloads' bytes. Checksums of tensors that are no payload here stay zero."""
-    digesting = Digesting(chunking, crc32=crc32)
-    digesting.hash(payloads, read)
-    return digesting.digests()
+def digest_file(plan: FilePlan, read: TensorBytes, checksums: Checksums | None = None) -> Digests:
+    """Hash the payloads of one file. `checksums` are those of the files of its set so far; this file's are added."""
+    digesting = Digesting(plan.chunking, crc32=plan.needs_crc32, checksums=checksums)
+    digesting.hash(plan.payloads, read)
+    return digesting.digests(own_digest(plan, read))
+
+
+def own_digest(plan: FilePlan, read: TensorBytes) -> Any:
+    """What only the format itself knows how to hash; None where there is no such thing."""
+    return None if plan.own_digest is None else plan.own_digest(read)
 
 
 def digest_content(chunking: Chunking, read: TensorBytes, *, crc32: bool = False) -> Digests:
     """Hash every tensor of a content."""
-    everything = [Payload(number, 0, size) for number, size in enumerate(chunking.sizes)]
-    return digest_payloads(chunking, everything, read, crc32=crc32)
+    digesting = Digesting(chunking, crc32=crc32)
+    digesting.hash((Payload(number, 0, size) for number, size in enumerate(chunking.sizes)), read)
+    return digesting.digests()
 
 
 def segments(plan: FilePlan, late: Sequence[bytes], read: TensorBytes) -> list[Buffer]:
@@ -75,5 +83,6 @@ def render(plan: AnyPlan, read: TensorBytes, digests: Digests | None = None) -> 
         body = b"".join(plan.chunks(read))
         return plan.head() + body
     if digests is None:
-        digests = digest_content(plan.chunking, read, crc32=plan.needs_crc32)
+        hashed = digest_content(plan.chunking, read, crc32=plan.needs_crc32)
+        digests = replace(hashed, own=own_digest(plan, read))
     return b"".join(segments(plan, plan.finish(digests, read), read))

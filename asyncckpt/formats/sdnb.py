@@ -71,7 +71,7 @@ def plan_files(content: Content, name: str, options: SdnbOptions) -> list[FilePl
     chunking = Chunking.for_sizes(t.size for t in content.tensors)
     inline = _choose_inline(chunking.sizes, options)
     texts = graph_metadata(content.metadata, options.clock)
-    planner = _Planner(content, chunking, inline, options, texts, SetChecksums(chunking))
+    planner = _Planner(content, chunking, inline, options, texts)
     groups = assign_shards(chunking.sizes, shards=options.shards, limit_bytes=options.shard_limit_bytes)
     if groups is None:
         return [planner.single(name)]
@@ -109,22 +109,6 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-class SetChecksums:
-    """The checksums of a set, noted as its files are finished: shard 0, the last one, has those of all others."""
-
-    def __init__(self, chunking: Chunking) -> None:
-        self._chunking = chunking
-        self._checksums = np.zeros(chunking.count, np.uint32)
-        self._noted: set[int] = set()
-
-    def note(self, tensor: int, checksums: Checksums) -> None:
-        self._chunking.of_tensor(tensor, self._checksums)[:] = checksums
-        self._noted.add(tensor)
-
-    def of_tensor(self, tensor: int) -> Checksums | None:
-        return self._chunking.of_tensor(tensor, self._checksums) if tensor in self._noted else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Planner:
     """What the plans of one checkpoint share."""
@@ -134,7 +118,6 @@ class _Planner:
     inline: frozenset[int]
     options: SdnbOptions
     metadata: dict[str, str]
-    noted: SetChecksums
 
     def single(self, name: str) -> FilePlan:
         everything = range(len(self.content.tensors))
@@ -194,7 +177,7 @@ class _Planner:
         block_start = HEADER_BYTES + graph.last_value
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-            checksums = self._checksums(digests.checksums, listed, stored, read)
+            checksums = self._checksums(digests.checksums, listed, read)
             head = bytearray(header + graph.data)
             for number, at in holes:
                 head[at : at + self.chunking.sizes[number]] = read(number, 0, self.chunking.sizes[number])
@@ -205,9 +188,7 @@ class _Planner:
         late = (ByteRange(0, len(header) + len(graph.data)), ByteRange(layout.arrays_end, size))
         return FilePlan(name, size, layout.payloads, late, self.chunking, finish)
 
-    def _checksums(
-        self, checksums: Checksums, listed: Sequence[int], stored: frozenset[int], read: TensorBytes
-    ) -> Checksums:
+    def _checksums(self, checksums: Checksums, listed: Sequence[int], read: TensorBytes) -> Checksums:
         """The checksums of the listed tensors. Inline ones are no payload, so nobody else has hashed them."""
         parts = [np.zeros(0, np.uint32)]
         for number in listed:
@@ -215,10 +196,6 @@ class _Planner:
             if number in self.inline:
                 pieces = self.chunking.pieces(number, 0, self.chunking.sizes[number])
                 own = np.array([crc32c(read(number, start, end)) for _, start, end in pieces], np.uint32)
-            elif number not in stored and (noted := self.noted.of_tensor(number)) is not None:
-                own = noted
-            if number in stored:
-                self.noted.note(number, own)
             parts.append(own)
         return np.concatenate(parts)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from asyncckpt._aio import ByteBudget, WorkerThreads, run_shielded, without_collection
 from asyncckpt.cancellation import CancelScope
 from asyncckpt.errors import (
@@ -16,6 +18,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.plan import AnyPlan, Content, FilePlan
+from asyncckpt.model.digests import Checksums
 from asyncckpt.operations.location import Place
 from asyncckpt.operations.session import WriteSession
 from asyncckpt.operations.source import TensorSource
@@ -59,6 +62,7 @@ async def write_content(
     session = WriteSession(
         source=source,
         names=[tensor.name for tensor in content.tensors],
+        checksums=_room_for_checksums(plans),
         threads=threads,
         budget=ByteBudget(memory_bytes),
         report=report,
@@ -69,6 +73,11 @@ async def write_content(
     # Of a stream only the last file's size is known, and there it is the only file.
     size = info.size + sum(plan.size for plan in plans[:-1] if isinstance(plan, FilePlan))
     return Written(info, tuple(place.sibling(plan.name).key for plan in plans), size)
+
+
+def _room_for_checksums(plans: Sequence[AnyPlan]) -> Checksums:
+    """All files of a set have the same chunking; a stream keeps its checksums to itself."""
+    return np.zeros(max((p.chunking.count for p in plans if isinstance(p, FilePlan)), default=0), np.uint32)
 
 
 async def _write_files(

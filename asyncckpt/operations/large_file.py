@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from asyncckpt._aio import fan_out, without_collection
-from asyncckpt.formats.plan import Digests, FilePlan, Payload
-from asyncckpt.formats.render import Digesting
+from asyncckpt.formats.plan import Digests, FilePlan, Payload, TensorBytes
+from asyncckpt.formats.render import Digesting, own_digest
 from asyncckpt.model.digests import Buffer
 from asyncckpt.operations.parts import DigestBook, PartCutter, Span, zeros
 from asyncckpt.operations.session import WriteSession
@@ -17,6 +19,7 @@ _HASHED_AHEAD = 2
 """Parts that are hashed while others are sent."""
 _DIGEST_BATCH_BYTES = 32 * 1024 * 1024
 _HASHERS = 2
+_Step = Callable[[], Coroutine[Any, Any, None]]
 
 
 class LargeFile:
@@ -27,7 +30,8 @@ class LargeFile:
         self._writer = writer
         self._session = session
         self._cutter = PartCutter(plan, writer.part_bytes)
-        self._book = DigestBook(plan.chunking, crc32=plan.needs_crc32)
+        self._book = DigestBook(plan.chunking, session.checksums, crc32=plan.needs_crc32)
+        self._own: Any = None
         self._late: Sequence[bytes] = ()
         self._unhashed = 0
         self._all_hashed = asyncio.Event()
@@ -41,28 +45,37 @@ class LargeFile:
         late = [index for index in range(self._cutter.count) if self._cutter.is_late(index)]
         waiting = set(late)
         early = [index for index in range(self._cutter.count) if index not in waiting]
-        self._unhashed = len(early)
+        self._unhashed = len(early) + 1
         await fan_out(self._hash_tensors_of, late, limit=self._writer.concurrency)
-
-        async def step(index: int | None) -> None:
-            if index is None:
-                await self._write_late(late)
-            else:
-                await self._write_part(index)
-
-        await fan_out(step, [*early, None], limit=self._writer.concurrency + _HASHED_AHEAD)
+        steps: list[_Step] = [
+            self._digest_own,
+            *(partial(self._write_part, index) for index in early),
+            partial(self._write_late, late),
+        ]
+        await fan_out(_call, steps, limit=self._writer.concurrency + _HASHED_AHEAD)
 
     async def _write_late(self, late: Sequence[int]) -> None:
-        if self._unhashed:
-            await self._all_hashed.wait()
-        self._late = await self._finish(self._book.digests())
+        await self._all_hashed.wait()
+        self._late = await self._finish(self._book.digests(self._own))
         await fan_out(self._write_part, late, limit=self._writer.concurrency)
 
     async def write_in_order(self) -> None:
         """Checksums first, then one part after another."""
-        self._late = await self._finish(await self._digest_ahead())
+        digesting = Digesting(
+            self._plan.chunking, crc32=self._plan.needs_crc32, checksums=self._session.checksums
+        )
+        steps: list[_Step] = [self._digest_own, partial(self._digest_ahead, digesting)]
+        await fan_out(_call, steps, limit=len(steps))
+        self._late = await self._finish(digesting.digests(self._own))
         for index in range(self._cutter.count):
             await self._write_part(index)
+
+    async def _digest_own(self) -> None:
+        """What only the format can hash, in one thread, beside the writing."""
+        if self._plan.own_digest is not None:
+            read = _StoppableRead(self._session.source.read)
+            self._own = await self._session.threads.run(own_digest, self._plan, read, abort=read.stop)
+        self._count_hashed()
 
     async def _finish(self, digests: Digests) -> Sequence[bytes]:
         read = self._session.source.read
@@ -137,10 +150,9 @@ class LargeFile:
         spans = self._tensor_spans(index)
         self._book.hash_part(spans, [self._view(span) for span in spans])
 
-    async def _digest_ahead(self) -> Digests:
+    async def _digest_ahead(self, digesting: Digesting) -> None:
         """Hash all payloads before the first byte is written; checksums that are known are taken over."""
         plan, source = self._plan, self._session.source
-        digesting = Digesting(plan.chunking, crc32=plan.needs_crc32)
         unknown = []
         for payload in plan.payloads:
             known = source.known_checksums(payload.tensor, plan.chunking.chunk_bytes)
@@ -153,7 +165,26 @@ class LargeFile:
             await self._session.threads.run(without_collection(digesting.hash), batch, source.read)
 
         await fan_out(digest, _batches(unknown), limit=_HASHERS)
-        return digesting.digests()
+
+
+class _StoppableRead:
+    """Reads for a long calculation in a thread; once it is stopped, the next read ends the calculation."""
+
+    def __init__(self, read: TensorBytes) -> None:
+        self._read = read
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def __call__(self, tensor: int, start: int, end: int) -> Buffer:
+        if self._stopped:
+            raise RuntimeError("nobody waits for this calculation any more")
+        return self._read(tensor, start, end)
+
+
+async def _call(step: _Step) -> None:
+    await step()
 
 
 def _sent(spans: Sequence[Span], views: Sequence[Buffer]) -> list[Buffer]:

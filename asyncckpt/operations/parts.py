@@ -6,12 +6,12 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from asyncckpt.formats.plan import Digests, FilePlan
 from asyncckpt.model.digests import (
     Buffer,
+    Checksums,
     Chunking,
     crc32_combine,
     crc32c,
@@ -89,9 +89,9 @@ def zeros(size: int) -> Iterator[memoryview]:
 class DigestBook:
     """Collects the checksums of pieces, in any order and from several threads, into those of chunks."""
 
-    def __init__(self, chunking: Chunking, *, crc32: bool) -> None:
+    def __init__(self, chunking: Chunking, checksums: Checksums, *, crc32: bool) -> None:
         self._chunking = chunking
-        self._checksums = np.zeros(chunking.count, np.uint32)
+        self._checksums = checksums
         # A list's append is atomic, so the threads need no lock.
         self._broken: list[tuple[int, int, int, int]] = []
         self._crc32: list[tuple[int, int, int, int]] | None = [] if crc32 else None
@@ -128,14 +128,14 @@ class DigestBook:
         else:
             self._broken.append((position, start, stop - start, value))
 
-    def digests(self) -> Digests:
+    def digests(self, own: Any = None) -> Digests:
         """The checksums of all chunks, once every piece was hashed."""
         combined: dict[int, int] = {}
         for position, _, size, value in sorted(self._broken):
             combined[position] = crc32c_combine(combined.get(position, 0), value, size)
         for position, value in combined.items():
             self._checksums[position] = value
-        return Digests(self._checksums, self._tensor_crc32())
+        return Digests(self._checksums, self._tensor_crc32(), own)
 
     def _tensor_crc32(self) -> tuple[int, ...]:
         if self._crc32 is None:

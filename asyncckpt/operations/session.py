@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
+from asyncckpt.model.digests import Checksums
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo
@@ -28,7 +29,7 @@ INLINE_TENSORS = 256
 
 @dataclass(frozen=True, slots=True)
 class WriteSession:
-    """`names` are the tensors', by number.
+    """`names` are the tensors', by number, `checksums` those of all their chunks: each file adds its own.
 
     `committing` is called right before the commit of the last file, `committed` once it is visible, also when
     the caller was cancelled meanwhile.
@@ -36,6 +37,7 @@ class WriteSession:
 
     source: TensorSource
     names: Sequence[str]
+    checksums: Checksums
     threads: WorkerThreads
     budget: ByteBudget
     report: ProgressReporter

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncckpt._aio import without_collection
 from asyncckpt.formats.plan import AnyPlan, FilePlan, StreamPlan
-from asyncckpt.formats.render import digest_payloads, segments
+from asyncckpt.formats.render import digest_file, segments
 from asyncckpt.model.digests import Buffer
 from asyncckpt.operations.large_file import LargeFile
 from asyncckpt.operations.location import Place
@@ -56,7 +56,7 @@ async def write_file(
 
 def _render(plan: FilePlan, session: WriteSession) -> list[Buffer]:
     read = session.source.read
-    digests = digest_payloads(plan.chunking, plan.payloads, read, crc32=plan.needs_crc32)
+    digests = digest_file(plan, read, session.checksums)
     return segments(plan, plan.finish(digests, read), read)
 
 

@@ -11,7 +11,7 @@ from asyncckpt.formats.assemble import check_chunks, gather
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Extent, Index, SourceInfo, parse_bytes
 from asyncckpt.formats.plan import Content, FilePlan
-from asyncckpt.formats.render import digest_payloads, render
+from asyncckpt.formats.render import digest_file, render
 from asyncckpt.model.dtype import array_from
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
@@ -31,16 +31,19 @@ def content_of_state(
 def encode_files(
     fmt: ICheckpointFormat, state: Any, metadata: CheckpointMetadata | None = None, *, name: str | None = None
 ) -> dict[str, bytes]:
-    """Every file of a state, in the order of writing; as when saving, each knows its own payloads' digests only."""
+    """Every file of a state, in the order of writing; as when saving, each knows the digests of those before it."""
     content, views = content_of_state(state, metadata)
 
     def read(tensor: int, start: int, end: int) -> memoryview:
         return views[tensor][start:end]
 
     files = {}
+    checksums = None
     for plan in fmt.plan(content, name=name or f"model{fmt.extension}"):
         assert isinstance(plan, FilePlan)
-        files[plan.name] = render(plan, read, digest_payloads(plan.chunking, plan.payloads, read))
+        digests = digest_file(plan, read, checksums)
+        checksums = digests.checksums
+        files[plan.name] = render(plan, read, digests)
     return files
 
 

@@ -30,7 +30,7 @@ from asyncckpt.formats.base import content_of
 from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
 from asyncckpt.formats.mlcp_set import MlcpSetFormat, ShardHeader
 from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import digest_payloads, render, segments
+from asyncckpt.formats.render import digest_file, render
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.load import load
@@ -63,15 +63,17 @@ def read_all(files: Files) -> tuple[Any, ...]:
 
 
 def made(content: Content, views: list[memoryview], name: str = "m.metadata.json") -> Files:
-    """The files as a save makes them: each with the checksums of its own tensors only."""
+    """The files as a save makes them: each knows the checksums of those before it."""
     files = {}
+    checksums = None
 
     def read(tensor: int, start: int, end: int) -> memoryview:
         return views[tensor][start:end]
 
     for plan in MlcpSetFormat().plan(content, name=name):
-        digests = digest_payloads(plan.chunking, plan.payloads, read)
-        files[plan.name] = b"".join(bytes(s) for s in segments(plan, plan.finish(digests, read), read))
+        digests = digest_file(plan, read, checksums)
+        checksums = digests.checksums
+        files[plan.name] = render(plan, read, digests)
     return files
 
 

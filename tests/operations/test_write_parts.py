@@ -96,7 +96,7 @@ def test_checksums_collected_in_any_order_are_those_of_the_bytes(
     case: Planned, part_bytes: int, seed: int, hash_again_below: int
 ) -> None:
     cutter = PartCutter(case.plan, part_bytes)
-    book = DigestBook(case.plan.chunking, crc32=True)
+    book = DigestBook(case.plan.chunking, np.zeros(case.plan.chunking.count, np.uint32), crc32=True)
     order = list(range(cutter.count))
     random.Random(seed).shuffle(order)
     original, parts._HASH_AGAIN_BELOW = parts._HASH_AGAIN_BELOW, hash_again_below
@@ -118,7 +118,7 @@ def test_checksums_collected_in_any_order_are_those_of_the_bytes(
 
 def test_no_crc32_where_it_is_not_asked_for() -> None:
     chunking = Chunking.of(4, [6])
-    book = DigestBook(chunking, crc32=False)
+    book = DigestBook(chunking, np.zeros(2, np.uint32), crc32=False)
     book.hash_part([Span(6, 0, 0)], [b"abcdef"])
     digests = book.digests()
     assert digests.crc32 == ()
