@@ -18,7 +18,6 @@ The block lies in the data region, which the header's CRC32 covers, and its `out
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
@@ -68,7 +67,7 @@ from asyncckpt.formats.mldf_schema import (
     sized,
 )
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
-from asyncckpt.model.digests import Chunking, crc32_combine, crc32_of_zeros
+from asyncckpt.model.digests import Chunking, crc32, crc32_combine, crc32_of_zeros
 from asyncckpt.model.ranges import ByteRange
 
 BLOCK_ARGUMENTS = b'{"asyncckpt":1}'
@@ -119,8 +118,8 @@ def plan_file(content: Content, name: str) -> FilePlan:
             at=block_start + block.outside_position,
             masks=[_CRC_MASK],
         )
-        crc32 = _data_crc32(inner, data_ptr, payloads, digests.crc32)
-        return [replace(header, data_crc32=crc32).encode() + front[HEADER_END:], inner, table_bytes]
+        value = _data_crc32(inner, data_ptr, payloads, digests.crc32)
+        return [replace(header, data_crc32=value).encode() + front[HEADER_END:], inner, table_bytes]
 
     late = (ByteRange(0, head_bytes), ByteRange(data_ptr, late_end), ByteRange(alloc_ptr, size))
     return FilePlan(name, size, payloads, late, chunking, finish, needs_crc32=True)
@@ -132,7 +131,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
 def _table(
     content: Content,
     payloads: Sequence[Payload],
-    crc32: Sequence[int],
+    sums: Sequence[int],
     own: Sequence[tuple[int, int]],
     offsets: Sequence[int],
 ) -> bytes:
@@ -143,17 +142,17 @@ def _table(
         table[0, 2 * column : 2 * column + 2] = start, size
     shard = np.repeat(np.arange(len(content.shards)), content.shards)
     first = np.array(offsets[len(own) : -1], np.int64) // 8
-    cells = np.array([(p.offset, p.size, crc) for p, crc in zip(payloads, crc32, strict=True)], np.uint64)
+    cells = np.array([(p.offset, p.size, crc) for p, crc in zip(payloads, sums, strict=True)], np.uint64)
     for word in range(3 if len(payloads) else 0):
         table[shard, first + word] = cells[:, word]
     return table.tobytes()
 
 
-def _data_crc32(front: bytes, data_ptr: int, payloads: Sequence[Payload], crc32: Sequence[int]) -> int:
+def _data_crc32(front: bytes, data_ptr: int, payloads: Sequence[Payload], sums: Sequence[int]) -> int:
     """The CRC32 of the data region, from the CRC32 of each tensor."""
-    value = zlib.crc32(front)
+    value = crc32(front)
     position = data_ptr + len(front)
-    for payload, own in zip(payloads, crc32, strict=True):
+    for payload, own in zip(payloads, sums, strict=True):
         value = crc32_of_zeros(payload.offset - position, value)
         value = crc32_combine(value, own, payload.size)
         position = payload.end

@@ -8,7 +8,6 @@ allocation table.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from asyncckpt.formats.mldf_header import (
 from asyncckpt.formats.mldf_schema import OWN_FIELDS, SCHEMA_FIELD, Field, encode_fields
 from asyncckpt.formats.mldf_values import ARRAY_ALIGNMENT, encode_value
 from asyncckpt.formats.plan import aligned
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.digests import Buffer, crc32
 
 
 class TableDraft:
@@ -115,7 +114,7 @@ class AddedSample:
 
 def structure_crc32_start(header: Header, descriptors: Buffer) -> int:
     """The structure CRC32 up to the metadata table: the header's checksums count as zeros."""
-    return zlib.crc32(descriptors, zlib.crc32(header.encode()[: HEADER_END - 8] + bytes(8)))
+    return crc32(descriptors, crc32(header.encode()[: HEADER_END - 8] + bytes(8)))
 
 
 def visible(fields: Sequence[Field], descriptors: Sequence[Descriptor]) -> dict[str, int]:

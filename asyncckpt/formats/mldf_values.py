@@ -16,7 +16,6 @@ TEXT_RAW, TEXT_TOKENIZED            str; flat int16 or int32 array
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +37,7 @@ from asyncckpt.formats.mldf_header import (
     cell_of,
 )
 from asyncckpt.formats.mldf_schema import Field, array_arguments, array_of, sized
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.digests import Buffer, crc32
 from asyncckpt.model.dtype import array_from, as_bytes_view, dtype_name, numpy_dtype
 
 ARRAY_ALIGNMENT = 64
@@ -165,7 +164,7 @@ def _encode_array(field: Field, value: Any) -> EncodedCell:
     # With an empty dimension beside it, an open one could not be told from its size.
     if not fits or (-1 in wanted.shape and sized(wanted, view.nbytes).shape != normal.shape):
         raise ValueError(f"the shape {list(wanted.shape)} was expected, not {list(normal.shape)}")
-    return EncodedCell(NDARRAY_CELL, (zlib.crc32(view),), view, ARRAY_ALIGNMENT)
+    return EncodedCell(NDARRAY_CELL, (crc32(view),), view, ARRAY_ALIGNMENT)
 
 
 def _encode_raw_image(value: Any) -> EncodedCell:
@@ -220,7 +219,7 @@ def decode_value(field: Field, cell: Cell, data: bytearray) -> Any:
     if not has_payload(field):
         return cell.rest[0]
     if kind == TypeId.NDARRAY:
-        value = zlib.crc32(data)
+        value = crc32(data)
         if value != cell.rest[0]:
             raise ChecksumMismatchError(
                 f"field {field.name[:80]!r} is damaged: its CRC32 is {value:08x}, the file says {cell.rest[0]:08x}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncckpt.formats.plan import AnyPlan, Digests, FilePlan, Payload, StreamPlan, TensorBytes
-from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32c
+from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32, crc32c
 
 
 class Digesting:
@@ -34,7 +33,7 @@ class Digesting:
                 piece = read(payload.tensor, start, end)
                 self.checksums[first + chunk] = crc32c(piece)
                 if self._crc32 is not None:
-                    total = zlib.crc32(piece, total)
+                    total = crc32(piece, total)
             if self._crc32 is not None:
                 self._crc32[payload.tensor] = total
 

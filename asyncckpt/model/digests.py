@@ -1,11 +1,12 @@
-"""CRC32C: over views, over chunks, and combined without reading the bytes again."""
+"""CRC32C and CRC32: over views, over chunks, and combined without reading the bytes again."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 
 import crc32c as _crc32c
 import numpy as np
@@ -25,6 +26,21 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return _crc32c.crc32c(data, value)
 
 
+def crc32(data: Buffer, value: int = 0) -> int:
+    """The CRC32 of `data`, continued from `value`. Releases the GIL for large views."""
+    return _crc32_function()(data, value)
+
+
+@lru_cache(maxsize=1)
+def _crc32_function() -> Callable[[Buffer, int], int]:
+    """zlib-ng's where it is installed: the same value, ten times as fast as most builds of zlib."""
+    try:
+        function: Callable[[Buffer, int], int] = import_module("zlib_ng.zlib_ng").crc32
+    except ImportError:
+        return zlib.crc32
+    return function
+
+
 def crc32c_of_zeros(count: int, value: int = 0) -> int:
     """The CRC32C of `count` zero bytes, continued from `value`, without touching that many bytes."""
     if count <= len(_ZEROS):
@@ -33,12 +49,12 @@ def crc32c_of_zeros(count: int, value: int = 0) -> int:
 
 
 def crc32_of_zeros(count: int, value: int = 0) -> int:
-    """The same for zlib's CRC32."""
+    """The same for CRC32."""
     while count > len(_ZEROS):
         half = 1 << (count.bit_length() - 2)
         value = crc32_combine(value, _crc32_of_zeros(half), half)
         count -= half
-    return zlib.crc32(_ZEROS[:count], value)
+    return crc32(_ZEROS[:count], value)
 
 
 def crc32c_combine(first: int, second: int, second_size: int) -> int:
@@ -47,7 +63,7 @@ def crc32c_combine(first: int, second: int, second_size: int) -> int:
 
 
 def crc32_combine(first: int, second: int, second_size: int) -> int:
-    """The same for zlib's CRC32."""
+    """The same for CRC32."""
     return _combine(first, second, second_size, _CRC32_POLYNOMIAL)
 
 
@@ -76,7 +92,7 @@ def _crc_of_zeros(count: int) -> int:
 def _crc32_of_zeros(count: int) -> int:
     """Of a power of two."""
     if count <= len(_ZEROS):
-        return zlib.crc32(_ZEROS[:count])
+        return crc32(_ZEROS[:count])
     half = _crc32_of_zeros(count // 2)
     return crc32_combine(half, half, count // 2)
 

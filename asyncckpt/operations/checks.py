@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import Any
 
 from asyncckpt.errors import MissingExtraError
 from asyncckpt.formats.index import Index, RegionDigest, StoredTensor
-from asyncckpt.model.digests import crc32c
+from asyncckpt.model.digests import crc32, crc32c
 
 _ZEROS = memoryview(bytes(64 * 1024))
 
@@ -112,7 +111,7 @@ class _Sum:
 
 def _new_hash(algorithm: str) -> Any:
     if algorithm == "crc32":
-        return _Sum(zlib.crc32)
+        return _Sum(crc32)
     if algorithm == "crc32c":
         return _Sum(crc32c)
     if algorithm == "sha256":

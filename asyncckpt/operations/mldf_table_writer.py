@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from asyncckpt.errors import LayoutError, NotRepresentableError
 from asyncckpt.formats.mldf_header import HEADER_END, PAGE_BYTES, allocations, encode_allocations
 from asyncckpt.formats.mldf_schema import Field
 from asyncckpt.formats.mldf_table import TableDraft, structure_crc32_start
-from asyncckpt.model.digests import Buffer, crc32c
+from asyncckpt.model.digests import Buffer, crc32, crc32c
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter
 
@@ -162,10 +161,10 @@ class _Maker:
         yield from self._emit(bytes(padding))
         structure = structure_crc32_start(header, self.draft.descriptors)
         for piece in _pieces(self._rows):
-            structure = zlib.crc32(piece, structure)
+            structure = crc32(piece, structure)
             yield from self._emit(piece)
         for piece in _pieces(self._entries):
-            structure = zlib.crc32(piece, structure)
+            structure = crc32(piece, structure)
             yield from self._emit(piece, data_region=False)
         sealed = replace(header, data_crc32=self._data_crc32, structure_crc32=structure).encode()
         yield from self._last_parts(sealed)
@@ -185,7 +184,7 @@ class _Maker:
         for start in range(0, len(view), _COPY_BYTES):
             piece = view[start : start + _COPY_BYTES]
             if data_region:
-                self._data_crc32 = zlib.crc32(piece, self._data_crc32)
+                self._data_crc32 = crc32(piece, self._data_crc32)
             if self._whole is not None:
                 self._whole.write(piece)
                 continue

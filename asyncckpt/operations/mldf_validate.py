@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from asyncckpt.formats.mldf_header import ALLOCATION, Flags, TypeId
 from asyncckpt.formats.mldf_schema import Field, Layout
 from asyncckpt.formats.mldf_table import structure_crc32_start
 from asyncckpt.formats.mldf_values import has_payload
+from asyncckpt.model.digests import crc32
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Validation:
 
     def rows(self, data: bytes) -> None:
         """Every payload lies in the data region."""
-        self._structure_crc32 = zlib.crc32(data, self._structure_crc32)
+        self._structure_crc32 = crc32(data, self._structure_crc32)
         table = np.frombuffer(data, "<u8").reshape(-1, self._layout.row_bytes // 8)
         for field, column in self._columns:
             starts, sizes = table[:, column], table[:, column + 1]
@@ -68,14 +68,14 @@ class Validation:
 
     def entries(self, data: bytes) -> None:
         """The allocation table is sorted, and its entries lie in the data region, apart from each other."""
-        self._structure_crc32 = zlib.crc32(data, self._structure_crc32)
+        self._structure_crc32 = crc32(data, self._structure_crc32)
         for start, size, _ in ALLOCATION.iter_unpack(data):
             if start < max(self._end, self._header.data_ptr) or start + size > self._header.alloc_table_ptr:
                 self._note("entries of the allocation table are not in order, or lie outside the data", 1)
             self._end = max(self._end, start + size)
 
     def data(self, data: bytes) -> None:
-        self._data_crc32 = zlib.crc32(data, self._data_crc32)
+        self._data_crc32 = crc32(data, self._data_crc32)
 
     def descriptors(self, data: bytes) -> None:
         """The first of the structure; rows and entries follow."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from asyncckpt.model.digests import (
     Buffer,
     Checksums,
     Chunking,
+    crc32,
     crc32_combine,
     crc32c,
     crc32c_combine,
@@ -118,7 +118,7 @@ class DigestBook:
             total = crc32c(piece, total) if size < _HASH_AGAIN_BELOW else crc32c_combine(total, value, size)
             self._enter(tensor, chunk, start, stop, value)
             if self._crc32 is not None:
-                self._crc32.append((tensor, start, size, zlib.crc32(piece)))
+                self._crc32.append((tensor, start, size, crc32(piece)))
         return total
 
     def _enter(self, tensor: int, chunk: int, start: int, stop: int, value: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from asyncckpt.model.digests import (
     MAX_CHUNKS,
     MIN_CHUNK_BYTES,
     Chunking,
+    _crc32_function,
+    crc32,
     crc32_combine,
     crc32c,
     crc32c_combine,
@@ -34,6 +38,24 @@ def test_published_values(data: bytes, value: int) -> None:
     assert crc32c(data) == value
     assert crc32c(memoryview(data)) == value
     assert crc32c(bytearray(data)) == value
+
+
+@pytest.fixture(params=["zlib_ng", "zlib"])
+def crc32_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """zlib-ng, and Python's own zlib as it is used where zlib-ng is not installed."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "zlib_ng.zlib_ng", None)
+    _crc32_function.cache_clear()
+    yield request.param
+    _crc32_function.cache_clear()
+
+
+def test_crc32_is_the_same_from_either_library(crc32_library: str) -> None:
+    for data in (b"", b"123456789", bytes(range(256)) * 5000):
+        for value in (0, 0xCBF43926):
+            for view in (data, bytearray(data), memoryview(data)):
+                assert crc32(view, value) == zlib.crc32(data, value)
+    assert _crc32_function().__module__ == ("zlib" if crc32_library == "zlib" else "zlib_ng.zlib_ng")
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
