@@ -69,7 +69,7 @@ class Run:
             rows = [_figure_row(figure) for figure in self.figures]
             tables.append(("Counts and times", _FIGURE_HEADER, rows))
         if self.formats:
-            tables.append(("Formats, on a local disk", *_matrix(self.formats)))
+            tables.append(("Formats", *_matrix(self.formats)))
         return [table for table in tables if table[2]]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarks.contenders.base import Contender
 from benchmarks.figures import Figure
@@ -16,7 +14,7 @@ from benchmarks.picture import write_picture
 from benchmarks.report import Run, write_document
 from benchmarks.rounds import Result, run_rounds
 from benchmarks.scenarios.cancelling import time_cancels
-from benchmarks.scenarios.counts import count_requests
+from benchmarks.scenarios.counts import count_reads, count_requests
 from benchmarks.scenarios.formats import compare_formats
 from benchmarks.scenarios.idle import idle_gaps
 from benchmarks.scenarios.planning import time_planning
@@ -29,8 +27,6 @@ from tests.servers import ServerUnavailableError
 _SECONDS_EACH = 22.0
 _SECONDS_SMALL = 6.0
 _SECONDS_TRAINING = 8.0
-_SECONDS_FORMATS = 45.0
-_FORMATS_MIB = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +62,10 @@ class Suite:
             _say("planning and parsing")
             self.figures += await time_planning(self.small)
         if "formats" in self.choice.scenarios:
-            _say("formats, on a local disk")
-            with tempfile.TemporaryDirectory(prefix="asyncckpt-bench-") as folder:
-                state = large_tensors(min(_FORMATS_MIB, self.choice.size_mib) * MIB, 4 * MIB)
-                self.formats += await compare_formats(
-                    Path(folder),
-                    state,
-                    rounds=self.choice.rounds,
-                    seconds=_SECONDS_FORMATS,
-                    names=self.choice.formats,
-                )
+            _say("formats")
+            self.formats += await compare_formats(
+                self.large, rounds=self.choice.rounds, names=self.choice.formats
+            )
 
     async def _run_target(self, name: str) -> None:
         try:
@@ -94,6 +84,7 @@ class Suite:
             _say("requests and bytes")
             async with target.storage() as storage:
                 self.figures += await count_requests(storage, target.sink, self.large)
+                self.formats += await count_reads(storage, target.sink, self.large, self.choice.formats)
         if target.name == SINK and "training" in chosen:
             _say(f"{target.name}: a training loop beside the save")
             contenders = [c for c in self._contenders(target) if c.name != "s3fs"]
