@@ -114,6 +114,14 @@ def test_verify_of_the_header_reads_no_tensor(run: Run, damaged: Path) -> None:
     assert (result.code, result.json["ok"], result.json["bytes_checked"]) == (0, True, 0)
 
 
+def test_verify_does_not_call_ok_what_has_no_checksums(run: Run) -> None:
+    foreign = Path(__file__).parents[1] / "golden" / "gptrsten" / "basic.gptrsten"
+    result = run("verify", foreign)
+    assert result.code == 0
+    assert "note     tensor 'input' has no checksum" in result.out
+    assert "nothing wrong was found, but 4 thing(s) could not be checked: 4 tensors, " in result.out
+
+
 # --- diff -------------------------------------------------------------------------------------------------------
 
 
