@@ -13,7 +13,7 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.flatgraph import read_graph
-from asyncckpt.formats.flatgraph_build import replace_metadata
+from asyncckpt.formats.flatgraph_amend import replace_metadata
 from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.hf_set import HuggingFaceSetFormat
 from asyncckpt.formats.index import SourceInfo

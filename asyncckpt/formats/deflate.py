@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.formats.pipeline import map_in_order
+from asyncckpt.model.digests import Buffer, crc32
 
 _RAW = -zlib.MAX_WBITS
 EMPTY_STREAM = b"\x03\x00"
@@ -38,29 +38,19 @@ def size_bound(raw_bytes: int, frames: int) -> int:
 
 def compress_frames(
     frames: Iterable[Sequence[Buffer]], *, level: int, threads: int | None = None
-) -> Iterator[CompressedFrame]:
+) -> Generator[CompressedFrame, None, None]:
     """Compress frames, each given as views, in order. The threads end with the generator, also when it is closed."""
     count = threads or min(8, os.cpu_count() or 1)
-    waiting: deque[Future[CompressedFrame]] = deque()
-    pool = ThreadPoolExecutor(count, thread_name_prefix="asyncckpt-deflate")
-    try:
-        for views in frames:
-            waiting.append(pool.submit(_compress, views, level))
-            if len(waiting) > 2 * count:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    return map_in_order(partial(_compress, level=level), frames, threads=count, name="asyncckpt-deflate")
 
 
-def _compress(views: Sequence[Buffer], level: int) -> CompressedFrame:
+def _compress(views: Sequence[Buffer], *, level: int) -> CompressedFrame:
     deflater = zlib.compressobj(level, zlib.DEFLATED, _RAW)
     parts = []
     crc = size = 0
     for view in views:
         parts.append(deflater.compress(view))
-        crc = zlib.crc32(view, crc)
+        crc = crc32(view, crc)
         size += memoryview(view).nbytes
     parts.append(deflater.flush(zlib.Z_FULL_FLUSH))
     return CompressedFrame(b"".join(parts), size, crc)

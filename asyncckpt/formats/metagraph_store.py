@@ -7,9 +7,8 @@ of a tensor is a frame, and the frames lie back to back.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from asyncckpt.formats.metagraph_codec import Codec, RandomBytes
 from asyncckpt.formats.metagraph_hash import hash_of, new_hasher
 from asyncckpt.formats.metagraph_sections import Entry, Frame
+from asyncckpt.formats.pipeline import map_in_order
 from asyncckpt.formats.plan import Payload, TensorBytes, aligned
 from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32c
 
@@ -93,34 +93,31 @@ class StoreStream:
 
     def _framed(self, read: TensorBytes) -> Iterator[bytes]:
         threads = min(_MAX_THREADS, os.cpu_count() or 1)
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="metagraph-store")
-        waiting: deque[Future[tuple[bytes, bytes]]] = deque()
         counts: list[tuple[int, int, int]] = []
-        number = 0
-        try:
-            for tensor in self._changed(read):
-                first = number
-                for raw in self._pieces(tensor, read):
-                    waiting.append(pool.submit(self._make_frame, number, raw))
-                    number += 1
-                    if len(waiting) > 2 * threads:
-                        yield self._placed(waiting.popleft())
-                counts.append((tensor, first, number))
-            while waiting:
-                yield self._placed(waiting.popleft())
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        raw = self._raw_frames(read, counts)
+        with closing(map_in_order(self._make_frame, raw, threads=threads, name="metagraph-store")) as made:
+            for stored, digest in made:
+                offset = self.frames[-1].end if self.frames else self.start
+                self.frames.append(Frame(offset, len(stored), digest))
+                yield stored
         self.entries = [self._framed_entry(*count) for count in counts]
 
-    def _make_frame(self, number: int, raw: Buffer) -> tuple[bytes, bytes]:
+    def _raw_frames(
+        self, read: TensorBytes, counts: list[tuple[int, int, int]]
+    ) -> Iterator[tuple[int, Buffer]]:
+        """The frames with their numbers. `counts` gets of each tensor: its number, its first frame, the next one's."""
+        number = 0
+        for tensor in self._changed(read):
+            first = number
+            for raw in self._pieces(tensor, read):
+                yield number, raw
+                number += 1
+            counts.append((tensor, first, number))
+
+    def _make_frame(self, numbered: tuple[int, Buffer]) -> tuple[bytes, bytes]:
+        number, raw = numbered
         stored = self.codec.encode_frame(number, raw, self.random)
         return stored, hash_of(stored)
-
-    def _placed(self, made: Future[tuple[bytes, bytes]]) -> bytes:
-        stored, digest = made.result()
-        offset = self.frames[-1].end if self.frames else self.start
-        self.frames.append(Frame(offset, len(stored), digest))
-        return stored
 
     def _framed_entry(self, tensor: int, first: int, end: int) -> Entry:
         offset = self.frames[first].offset if end > first else self.start

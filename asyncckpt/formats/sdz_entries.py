@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator
@@ -19,9 +18,15 @@ from asyncckpt.formats.index import Extent, Frames, Need, RegionDigest, StoredTe
 from asyncckpt.formats.sdz_frames import FrameSizes
 from asyncckpt.formats.sdz_seal import entry_digest
 from asyncckpt.formats.zip_archive import ZipEntry, ZipLimits
+from asyncckpt.model.digests import crc32
 
 _PIECE = 8 << 20
 Reading = Generator[Need, memoryview, memoryview]
+
+
+def extents_of(tensor: StoredTensor) -> tuple[Extent, ...]:
+    """The runs of stored bytes that a tensor is made of, framed or not."""
+    return tensor.extents if tensor.frames is None else tensor.frames.extents
 
 
 class EntrySource(ABC):
@@ -80,10 +85,6 @@ class _Kept(EntrySource):
 
         return replace(tensor, extents=(), frames=Frames(tensor.metadata.size, (Extent(0, 0),), decode))
 
-    @staticmethod
-    def _extents(tensor: StoredTensor) -> tuple[Extent, ...]:
-        return tensor.extents if tensor.frames is None else tensor.frames.extents
-
 
 class InflatedEntry(_Kept):
     """Compressed by others. Use `open_inflated`, which counts the bytes that really come out."""
@@ -98,7 +99,7 @@ class InflatedEntry(_Kept):
         return self._data[start : start + size]
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
-        parts = [self._data[e.offset : e.end] for e in self._extents(tensor)]
+        parts = [self._data[e.offset : e.end] for e in extents_of(tensor)]
         return self._kept(tensor, parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
 
 
@@ -114,7 +115,7 @@ def open_inflated(
         piece = yield from need_exactly(entry.data_offset + start, size, f"the entry {entry.name!r}")
         for raw in inflater.feed(piece):
             data += raw
-            crc = zlib.crc32(raw, crc)
+            crc = crc32(raw, crc)
             limits.check(before + len(data), start + size)
             if len(data) > entry.size:
                 raise LayoutError(
@@ -181,7 +182,7 @@ class FramedEntry(_Kept):
         return bisect_right(self._raw_start, start) - 1, bisect_left(self._raw_start, end)
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
-        extents = self._extents(tensor)
+        extents = extents_of(tensor)
         size = tensor.metadata.size
         if size == 0:
             return self._kept(tensor, memoryview(b""))

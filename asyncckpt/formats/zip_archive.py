@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
-from asyncckpt.formats.binary import Cursor
+from asyncckpt.formats.binary import LE_U16, LE_U32, LE_U64, Cursor
 from asyncckpt.formats.index import Need, SourceInfo, need_exactly
 
 MAGIC = b"PK\x03\x04"
@@ -135,7 +135,7 @@ def local_header(entry: ZipEntry, *, extra: bytes = b"") -> bytes:
 def aligned_extra(position: int, alignment: int) -> bytes:
     """A field of padding after which the next byte is aligned, when it begins at `position`."""
     pad = -(position + _EXTRA.size + 2) % alignment
-    return extra_field(ALIGNMENT_EXTRA, struct.pack("<H", alignment) + bytes(pad))
+    return extra_field(ALIGNMENT_EXTRA, LE_U16.pack(alignment) + bytes(pad))
 
 
 def _is_large(entry: ZipEntry) -> bool:
@@ -144,7 +144,7 @@ def _is_large(entry: ZipEntry) -> bool:
 
 def data_descriptor(entry: ZipEntry) -> bytes:
     sizes = struct.pack("<QQ" if _is_large(entry) else "<II", entry.compressed, entry.size)
-    return _DESCRIPTOR_SIGNATURE + struct.pack("<I", entry.crc32) + sizes
+    return _DESCRIPTOR_SIGNATURE + LE_U32.pack(entry.crc32) + sizes
 
 
 def central_directory(entries: Sequence[ZipEntry], offset: int, *, comment: bytes = b"") -> bytes:
@@ -272,10 +272,9 @@ def _central_entry(cursor: Cursor) -> ZipEntry:
     cursor.take(fields[12])
     if ZIP64_EXTRA in extra:
         wide = Cursor(memoryview(extra.pop(ZIP64_EXTRA)), what=f"the Zip64 field of {name!r}")
-        quad = struct.Struct("<Q")
-        size = wide.number(quad) if size == LIMIT_32 else size
-        compressed = wide.number(quad) if compressed == LIMIT_32 else compressed
-        header_offset = wide.number(quad) if header_offset == LIMIT_32 else header_offset
+        size = wide.number(LE_U64) if size == LIMIT_32 else size
+        compressed = wide.number(LE_U64) if compressed == LIMIT_32 else compressed
+        header_offset = wide.number(LE_U64) if header_offset == LIMIT_32 else header_offset
     if flags & _ENCRYPTED_FLAGS:
         raise UnsupportedVersionError(f"the entry {name!r} is encrypted, which is not read")
     if method not in (STORED, DEFLATED):
@@ -320,17 +319,7 @@ def _locate(entry: ZipEntry, directory: int) -> Generator[Need, memoryview, ZipE
     if found != name and found != entry.name.encode("cp437", "replace"):
         raise LayoutError(f"the local header at {entry.header_offset} has another name than {entry.name!r}")
     data_offset = name_offset + fields[9] + fields[10]
-    located = ZipEntry(
-        entry.name,
-        entry.method,
-        entry.crc32,
-        entry.compressed,
-        entry.size,
-        entry.header_offset,
-        entry.flags,
-        entry.extra,
-        data_offset,
-    )
+    located = replace(entry, data_offset=data_offset)
     if located.end > directory:
         raise TruncatedError(
             f"the entry {entry.name!r} ends at {located.end}, the directory begins at {directory}"

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 
 from asyncckpt.errors import FormatError, LayoutError, LimitExceededError
-from asyncckpt.formats.flatgraph import FlatArray, Graph, Span, looks_like_graph, read_graph
-from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph, replace_metadata
+from asyncckpt.formats.flatgraph import FlatArray, Graph, looks_like_graph, read_graph
+from asyncckpt.formats.flatgraph_amend import replace_metadata
+from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
+from asyncckpt.model.ranges import ByteRange
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 
 BUILT = build_graph(
@@ -42,7 +44,7 @@ def test_what_was_built_is_read() -> None:
     assert graph.variables[1].array is None
     inline = graph.variables[0].array
     assert inline is not None
-    assert inline.spans == (Span(BUILT.inline[0], BUILT.inline[0] + 24),)
+    assert inline.spans == (ByteRange(BUILT.inline[0], BUILT.inline[0] + 24),)
     assert graph.metadata == {"creation.time": "1", "last": "value"}
     assert BUILT.data[BUILT.last_value : BUILT.last_value + 5] == b"value"
     states = [(state.parameter, state.key) for state in graph.updater]

@@ -21,7 +21,9 @@ from asyncckpt.formats.index import Index, Need, SourceInfo, parse_bytes
 from asyncckpt.formats.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.render import digest_content, render
 from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat, cut_frames, file_crc32, inner_plans
+from asyncckpt.formats.sdz import SdzFormat, inner_plans
+from asyncckpt.formats.sdz_deflated import cut_frames
+from asyncckpt.formats.sdz_stored import file_crc32
 from asyncckpt.formats.zip_archive import ZipLimits
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata

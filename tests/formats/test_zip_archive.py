@@ -293,7 +293,7 @@ def test_closing_the_generator_ends_its_threads() -> None:
     frames = compress_frames(([b"x" * 100_000] for _ in range(1000)), level=1, threads=3)
     next(iter(frames))
     assert threading.active_count() > before
-    frames.close()  # type: ignore[attr-defined]
+    frames.close()
     assert threading.active_count() == before
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from asyncckpt.errors import FormatError, LayoutError, TruncatedError
 from asyncckpt.formats.flatgraph import read_graph
-from asyncckpt.formats.flatgraph_build import replace_metadata
+from asyncckpt.formats.flatgraph_amend import replace_metadata
 from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat
 from asyncckpt.formats.index import SourceInfo, parse_bytes
 from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
