@@ -59,7 +59,7 @@ def _check_promises(index: Index, files: list[memoryview]) -> None:
     names = [stored.name for stored in index.tensors]
     assert len(set(names)) == len(names), "two tensors of an index have the same name"
     for stored in index.tensors:
-        extents = stored.extents if stored.frames is None else stored.frames.extents
+        extents = stored.runs
         for extent in extents:
             if extent.file and extent.end > len(files[extent.file]):
                 # A parser can't tell the size of a set's other files: whoever opens them looks.

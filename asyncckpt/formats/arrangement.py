@@ -31,21 +31,27 @@ _FILE_ORDER = "fileOrder"
 
 
 def build_block(
-    content: Content, chunking: Chunking, order: Sequence[int], extra: Mapping[str, Json] | None = None
+    content: Content,
+    chunking: Chunking,
+    order: Sequence[int],
+    extra: Mapping[str, Json] | None = None,
+    *,
+    outside: bool = True,
 ) -> BlockText:
     """The block of a file that lists tensor `order[i]` of the content as its i-th.
 
-    `extra` are members that the format itself adds to the block's metadata. Raises LayoutError when the metadata
+    `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
+    hashes over all of it. Raises LayoutError when the metadata
     is not JSON or lists other shards than there are.
     """
-    members = {**encode_arranged(content, order), **(extra or {})}
+    members = {**_encode_arranged(content, order), **(extra or {})}
     try:
-        return BlockText.build(content, chunking, metadata=members)
+        return BlockText.build(content, chunking, metadata=members, outside=outside)
     except (TypeError, ValueError) as error:
         raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
 
 
-def encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
+def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
     """The members of the content's metadata, and how its tensors were arranged. Raises LayoutError."""
     metadata = content.metadata
     bare = with_shards(metadata, [()] * len(content.shards))
@@ -66,13 +72,24 @@ def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums
 
 def with_checksums(stored: Sequence[StoredTensor], block: Block) -> tuple[StoredTensor, ...]:
     """The tensors, in the order of the block, with its checksums and boxes. Raises LayoutError."""
+    tensors = list(stored)
+    add_checksums(tensors, block)
+    return tuple(tensors)
+
+
+def add_checksums(stored: list[StoredTensor], block: Block) -> None:
+    """The same in place: a second list of very many small tensors would take more memory than their file."""
+    block.share_names(tensor.name for tensor in stored)
     chunking = block.chunking([tensor.metadata.size for tensor in stored])
-    return tuple(
-        StoredTensor(
-            block.boxed(tensor.metadata), tensor.extents, chunking.of_tensor(number, block.checksums)
+    for number, tensor in enumerate(stored):
+        stored[number] = StoredTensor(
+            block.boxed(tensor.metadata),
+            tensor.extents,
+            chunking.of_tensor(number, block.checksums),
+            tensor.frames,
+            tensor.order,
+            tensor.absent,
         )
-        for number, tensor in enumerate(stored)
-    )
 
 
 def decode_arranged(
@@ -80,7 +97,7 @@ def decode_arranged(
 ) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
     """The metadata with its shards, and the tensors, given in the file's order, in the content's order.
 
-    Raises LayoutError for members that `encode_arranged` never writes.
+    Raises LayoutError for members that `build_block` never writes.
     """
     if not isinstance(value, dict):
         raise LayoutError("the asyncckpt block has no metadata")
@@ -103,7 +120,10 @@ def decode_arranged(
 def _restored(order: Json, stored: Sequence[StoredTensor]) -> tuple[StoredTensor, ...]:
     if not _are_counts(order) or sorted(order) != list(range(len(stored))):
         raise LayoutError(f"the asyncckpt block has an order that is none of {len(stored)} tensors")
-    return tuple(tensor for _, tensor in sorted(zip(order, stored, strict=True), key=lambda pair: pair[0]))
+    restored = list(stored)
+    for number, tensor in zip(order, stored, strict=True):
+        restored[number] = tensor
+    return tuple(restored)
 
 
 def _are_counts(value: Json) -> bool:

@@ -71,9 +71,14 @@ def encode_utf8(text: str, what: str) -> bytes:
         raise LayoutError(f"{what} is not valid Unicode: {text[:80]!a}") from None
 
 
-def load_json(data: memoryview | bytes, what: str) -> Json:
+def is_unicode(text: str) -> bool:
+    """Whether the text has a UTF-8 form: half a surrogate pair has none."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def load_json(data: memoryview | bytes | str, what: str) -> Json:
     """Strict JSON: no NaN, no duplicate members, bounded nesting. Raises LayoutError or LimitExceededError."""
-    text = decode_utf8(data, what)
+    text = data if isinstance(data, str) else decode_utf8(data, what)
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except _DuplicateMember as error:

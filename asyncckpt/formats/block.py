@@ -206,17 +206,26 @@ def outside_crc32c(
 def _masked(
     regions: Sequence[tuple[int, Buffer]], masks: Sequence[tuple[int, bytes]]
 ) -> list[tuple[int, memoryview]]:
-    views = []
+    """The regions by their place, cut where a mask lies: a header may be too large to be copied for eight digits."""
+    views: list[tuple[int, memoryview]] = []
     for offset, data in sorted(regions, key=lambda region: region[0]):
-        hits = [(at, mask) for at, mask in masks if offset <= at and at + len(mask) <= offset + len(data)]
-        if not hits:
-            views.append((offset, memoryview(data)))
-            continue
-        changed = bytearray(data)
-        for at, mask in hits:
-            changed[at - offset : at - offset + len(mask)] = mask
-        views.append((offset, memoryview(changed)))
+        pieces = [(offset, memoryview(data))]
+        for at, mask in masks:
+            if offset <= at and at + len(mask) <= offset + len(data):
+                pieces = [*_without(pieces, at, at + len(mask)), (at, memoryview(mask))]
+        views += sorted(pieces, key=lambda piece: piece[0])
     return views
+
+
+def _without(
+    pieces: Sequence[tuple[int, memoryview]], start: int, end: int
+) -> Iterator[tuple[int, memoryview]]:
+    """What the pieces have outside [start, end)."""
+    for offset, view in pieces:
+        if offset < start:
+            yield offset, view[: start - offset]
+        if offset + len(view) > end:
+            yield max(offset, end), view[max(0, end - offset) :]
 
 
 class _Zeros:
@@ -284,6 +293,19 @@ class Block:
         if chunking.count != len(self.checksums):
             raise LayoutError(f"the file has {len(self.checksums)} checksums for {chunking.count} chunks")
         return chunking
+
+    def share_names(self, names: Iterable[str]) -> None:
+        """Let the tree hold these very strings, not copies: a tensor's name stands in it up to twice."""
+        known = {name: name for name in names}
+        containers = (dict, list)
+        stack = [self.tree] if isinstance(self.tree, containers) else []
+        while stack:
+            node = stack.pop()
+            for place, value in node.items() if isinstance(node, dict) else enumerate(node):
+                if isinstance(value, str):
+                    node[place] = known.get(value, value)
+                elif isinstance(value, containers):
+                    stack.append(value)
 
     def boxed(self, tensor: TensorMetadata) -> TensorMetadata:
         """The tensor, with its place in a larger one where it has any. Raises LayoutError."""

@@ -23,7 +23,7 @@ def decode_block(value: Json, raw: memoryview) -> Block | None:
         return None
     if not isinstance(value, str) or not value.isascii():
         raise LayoutError(f"the entry {BLOCK_KEY!r} is not an asyncckpt block")
-    return Block.decode(load_json(value.encode("ascii"), "the asyncckpt block"))
+    return Block.decode(load_json(value, "the asyncckpt block"))
 
 
 def check_block(block: Block, raw: memoryview, payloads: Iterable[tuple[int, int]], *, size: int) -> None:

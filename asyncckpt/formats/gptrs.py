@@ -35,11 +35,11 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.arrangement import (
+    add_checksums,
     build_block,
     decode_arranged,
     foreign_metadata,
     in_file_order,
-    with_checksums,
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_U32, decode_utf8, load_json
@@ -216,19 +216,22 @@ def parse_file(source: SourceInfo, magic: bytes) -> ParseSteps:
         data_start = min((entry.offset for entry in entries if entry.size), default=source.size)
         block, position = yield from _parse_block(regions, position, data_start)
     stored = _stored_tensors(entries, position, source)
+    custom_fields = _custom_fields(config, entries)
+    del entries  # of a file of very many small tensors they take as much memory as the tensors' metadata
+    tensors: Sequence[StoredTensor] = stored
     tree, chunk_bytes = None, 0
     if block is None:
-        metadata = foreign_metadata(stored, _custom_fields(config, entries))
+        metadata = foreign_metadata(stored, custom_fields)
     else:
         spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
         block.check_outside(regions.read, spans, size=source.size)
-        metadata, stored = _decode_own(block, stored)
+        metadata, tensors = _decode_own(block, stored)
         tree, chunk_bytes = block.tree, block.chunk_bytes
     return Index(
         format=name.lower(),
         version=str(header.version),
         metadata=metadata,
-        tensors=stored,
+        tensors=tuple(tensors),
         chunk_bytes=chunk_bytes,
         tree=tree,
         warnings=warnings,
@@ -284,9 +287,7 @@ def _parse_block(
     return block, position + BLOCK_HEADER_BYTES + len(text)
 
 
-def _stored_tensors(
-    entries: Sequence[Entry], data_start: int, source: SourceInfo
-) -> tuple[StoredTensor, ...]:
+def _stored_tensors(entries: Sequence[Entry], data_start: int, source: SourceInfo) -> list[StoredTensor]:
     """Gaps and any order are legal; overlaps and equal names are not."""
     if len({entry.name for entry in entries}) != len(entries):
         raise LayoutError("two tensors of the file have the same name")
@@ -301,29 +302,33 @@ def _stored_tensors(
                 f"tensor {entry.name!r} ends at {entry.offset + entry.size}, the file has {source.size} bytes"
             )
         end = max(end, entry.offset + entry.size)
-    return tuple(
+    return [
         StoredTensor(TensorMetadata(e.name, e.dtype, e.shape, e.offset), (Extent(e.offset, e.size),))
         for e in entries
-    )
+    ]
 
 
 def _decode_own(
-    block: Block, stored: Sequence[StoredTensor]
+    block: Block, stored: list[StoredTensor]
 ) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
-    """Scalars get their shape back, shards and order what they were; a mark of the end is no tensor."""
+    """Scalars get their shape back, shards and order what they were; a mark of the end is no tensor.
+
+    Changes `stored`: two lists of the tensors would be too much memory for a file of very many.
+    """
     members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
     if members.pop(_END_MARK, None) is not None:
         if [(t.name, t.metadata.size) for t in stored] != [(_END.name, 0)]:
             raise LayoutError("the asyncckpt block speaks of a mark of the end, which the index has not")
-        stored = ()
-    restored = list(stored)
+        stored = []
     scalars = members.pop(_SCALARS, [])
     for number in scalars if isinstance(scalars, list) else [None]:
         if type(number) is not int or not 0 <= number < len(stored) or stored[number].metadata.shape != (1,):
             raise LayoutError(f"the asyncckpt block has {str(number)[:40]} among its scalars, which is none")
+    for number in set(scalars):
         tensor = stored[number]
-        restored[number] = replace(tensor, metadata=replace(tensor.metadata, shape=()))
-    return decode_arranged(members, with_checksums(restored, block))
+        stored[number] = replace(tensor, metadata=replace(tensor.metadata, shape=()))
+    add_checksums(stored, block)
+    return decode_arranged(members, stored)
 
 
 def _custom_fields(config: dict[str, Json] | None, entries: Sequence[Entry]) -> dict[str, Json]:

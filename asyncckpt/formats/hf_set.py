@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import (
+    add_checksums,
     build_block,
     decode_arranged,
     foreign_metadata,
     in_file_order,
-    with_checksums,
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import load_json
@@ -153,9 +153,9 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     structure = [Extent(0, source.size)]
     warnings = []
     for number, file in enumerate(files, 1):
-        header = yield from _read_file(file)
+        header = yield from _read_file(file, number)
         own = [tensor for tensor in header.stored if index.weight_map.get(tensor.name) == file]
-        stored += [replace(t, extents=(t.extents[0]._replace(file=number),)) for t in own]
+        stored += own
         structure.append(Extent(0, header.data_start, number))
         if len(own) != len(header.stored):
             left_out = len(header.stored) - len(own)
@@ -170,7 +170,8 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     if block is None:
         metadata = foreign_metadata(stored, index.metadata)
     else:
-        metadata, tensors = decode_arranged(block.metadata, with_checksums(stored, block))
+        add_checksums(stored, block)
+        metadata, tensors = decode_arranged(block.metadata, stored)
     return Index(
         format=HuggingFaceSetFormat.name,
         version="1",
@@ -193,12 +194,14 @@ def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
     weight_map = members.get("weight_map") if isinstance(members, dict) else None
     if not isinstance(weight_map, dict):
         raise LayoutError("the index has no weight_map")
+    known: dict[str, str] = {}
     for name, file in weight_map.items():
         if not is_file_name(file) or not file.endswith(FILE_EXTENSION):
             raise LayoutError(
                 f"the index has tensor {name[:80]!a} in {str(file)[:80]!a}, "
                 f"which is no *{FILE_EXTENSION} beside it"
             )
+        weight_map[name] = known.setdefault(file, file)
     metadata = members.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise LayoutError("the metadata of the index is not an object")
@@ -208,10 +211,10 @@ def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
     return SetIndex(metadata, block, weight_map)
 
 
-def _read_file(file: str) -> Generator[Need, memoryview, Header]:
+def _read_file(file: str, number: int) -> Generator[Need, memoryview, Header]:
     """The header of one data file; errors have its name."""
     try:
-        return (yield from parse_header(file=file))
+        return (yield from parse_header(file=file, number=number))
     except IncompleteCheckpointError as error:
         raise IncompleteCheckpointError(f"the set is incomplete: {file!r} is missing") from error
     except FormatError as error:

@@ -80,6 +80,11 @@ class StoredTensor:
     def name(self) -> str:
         return self.metadata.name
 
+    @property
+    def runs(self) -> tuple[Extent, ...]:
+        """The runs of stored bytes that it is made of, framed or not."""
+        return self.extents if self.frames is None else self.frames.extents
+
 
 @dataclass(frozen=True, slots=True)
 class RegionDigest:

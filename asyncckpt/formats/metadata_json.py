@@ -8,7 +8,7 @@ read and not written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -166,7 +166,7 @@ def encode_timestamp(moment: datetime) -> str:
 
 
 def decode_metadata(value: Json) -> CheckpointMetadata:
-    """Raises LayoutError for members of the wrong type."""
+    """Takes the lists of tensors out of `value`. Raises LayoutError for members of the wrong type."""
     members = _Members(value, "the metadata")
     sharding = members.take("sharding", dict, None) or members.take("shardingStrategy", dict, None)
     members.take("shardingStrategy", dict, None)
@@ -236,10 +236,17 @@ def _decode_shard(value: Json) -> ShardMetadata:
         rank=members.integer("rank", 0),
         file_path=members.take("filePath", str, ""),
         file_size=members.integer("fileSize", 0),
-        tensors=tuple(map(_decode_tensor, members.take("tensors", list, []))),
+        tensors=tuple(map(_decode_tensor, _drained(members.take("tensors", list, [])))),
         checksum=members.take("checksum", str, ""),
         extra=members.rest(),
     )
+
+
+def _drained(values: list[Json]) -> Iterator[Json]:
+    """The values, each let go when the next one is due: as JSON a tensor is larger than what is made of it."""
+    values.reverse()
+    while values:
+        yield values.pop()
 
 
 def _decode_tensor(value: Json) -> TensorMetadata:

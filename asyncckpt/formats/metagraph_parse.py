@@ -91,6 +91,8 @@ def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[Stored
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
     block = top.metadata.block
     chunking = None if block is None else block.chunking([node.size for node in top.nodes])
+    if block is not None:
+        block.share_names(node.tensor.name for node in top.nodes)
     stored = []
     for number, node in enumerate(top.nodes):
         level = _level_of(node, nodes_below)
@@ -117,7 +119,8 @@ def _level_of(node: Node, nodes_below: Sequence[dict[bytes, Node]]) -> int:
 def _stored_tensor(
     tensor: TensorMetadata, node: Node, bundle: Bundle, level: int, checksums: Checksums | None, checked: bool
 ) -> StoredTensor:
-    entry = bundle.entries[node.id]
+    # Nobody needs the entry after this: of very many small tensors they take as much memory as the file has bytes.
+    entry = bundle.entries.pop(node.id)
     if entry.frame_count:
         return StoredTensor(tensor, (), checksums, _frames(tensor, entry, bundle, level))
     extent = Extent(entry.offset, entry.stored_size, level)

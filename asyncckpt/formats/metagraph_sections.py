@@ -20,6 +20,7 @@ Nodes have the order of the content, so a node's number is its tensor's.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -119,7 +120,7 @@ def _decode_tensor(entry: memoryview, rank: int, dtype_size: int, digest: bytes)
     dims = 8 * rank
     shape = struct.unpack_from(f"<{rank}Q", entry)
     name = decode_utf8(entry[dims + dtype_size :], "a tensor's name")
-    dtype = decode_utf8(entry[dims : dims + dtype_size], f"the dtype of tensor {name!r}")
+    dtype = sys.intern(decode_utf8(entry[dims : dims + dtype_size], f"the dtype of tensor {name!r}"))
     if shape and max(shape) >= _MAX_DIM:
         raise LimitExceededError(f"tensor {name!r} has the shape {list(shape)}")
     return TensorMetadata(name, dtype, shape, checksum=checksum_text(digest))

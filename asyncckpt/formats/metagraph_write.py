@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
-from asyncckpt.formats.arrangement import encode_arranged
-from asyncckpt.formats.block import BlockText
+from asyncckpt.formats.arrangement import build_block
 from asyncckpt.formats.metagraph_codec import Codec, RandomBytes, stored_bound
 from asyncckpt.formats.metagraph_delta import BaseBundle
 from asyncckpt.formats.metagraph_hash import hash_of, root_of
@@ -76,11 +75,7 @@ class Writing:
 
     def metadata_text(self, content: Content, chunking: Chunking) -> MetadataText:
         """Raises LayoutError when the content's metadata is not JSON."""
-        members = encode_arranged(content, range(len(content.tensors)))
-        try:
-            block = BlockText.build(content, chunking, metadata=members, outside=False)
-        except (TypeError, ValueError) as error:
-            raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
+        block = build_block(content, chunking, range(len(content.tensors)), outside=False)
         return MetadataText.build(
             block,
             [number for number in sorted(PLAIN_ORDER) if number != SectionType.METADATA],

@@ -78,7 +78,7 @@ class Header:
     """What comes before the tables."""
 
     version: str
-    metadata: bytes
+    metadata: bytes | memoryview
 
     def encode(self) -> bytes:
         return MAGIC + dotnet_string(self.version) + LE_I32.pack(len(self.metadata)) + self.metadata
@@ -180,8 +180,8 @@ def parse_file(source: SourceInfo) -> ParseSteps:
     block = Block.decode(block_json)
     stored = _stored_tensors(metadata, block, aligned(tables_end, ALIGNMENT), source)
     start = yield from need_exactly(0, tables_end, "the header")
-    spans = (extent[:2] for tensor in stored for extent in tensor.extents)
-    block.check_outside([(0, start)], ((at, at + size) for at, size in spans), size=source.size)
+    spans = ((at, at + size) for tensor in stored for at, size, _ in tensor.extents)
+    block.check_outside([(0, start)], spans, size=source.size)
     warnings = () if header.version == VERSION else (f"written as MLCP {header.version}, read as {VERSION}",)
     return Index(
         format=MlcpFormat.name,
@@ -219,7 +219,7 @@ def _parse_header(source: SourceInfo) -> Generator[Need, memoryview, tuple[Heade
             f"the metadata has {length} bytes, {source.size - cursor.position} are left in the file"
         )
     text = yield from need_exactly(cursor.position, length, "the metadata")
-    return Header(version, bytes(text)), cursor.position + length
+    return Header(version, text), cursor.position + length
 
 
 def _dotnet_string(cursor: Cursor, limit: int, what: str) -> str:
@@ -304,6 +304,7 @@ def _stored_tensors(
     if end != source.size:
         raise LayoutError(f"{source.size - end} bytes are left over after the last tensor")
     _require_unique(stored)
+    block.share_names(t.name for t in tensors)
     return tuple(stored)
 
 

@@ -35,7 +35,7 @@ from asyncckpt.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats.arrangement import with_checksums
+from asyncckpt.formats.arrangement import add_checksums
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_I32, Cursor, load_json
 from asyncckpt.formats.block import Block, BlockText, seal
@@ -243,11 +243,13 @@ def parse_set(source: SourceInfo) -> ParseSteps:
         files.append(name)
     if len(set(files)) != len(files) or len({t.name for t in stored}) != len(stored):
         raise LayoutError("two shards, or two tensors, of the set have the same name")
+    if block is not None:
+        add_checksums(stored, block)
     return Index(
         format=MlcpSetFormat.name,
         version=metadata.version,
         metadata=metadata,
-        tensors=tuple(stored) if block is None else with_checksums(stored, block),
+        tensors=tuple(stored),
         chunk_bytes=0 if block is None else block.chunk_bytes,
         tree=None if block is None else block.tree,
         files=tuple(files),

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
-from asyncckpt.formats.arrangement import build_block, decode_arranged, with_checksums
+from asyncckpt.formats.arrangement import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block, seal
@@ -67,7 +67,8 @@ from asyncckpt.formats.mldf_schema import (
     sized,
 )
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
-from asyncckpt.model.digests import Chunking, crc32, crc32_combine, crc32_of_zeros
+from asyncckpt.model.digests import Chunking, crc32, crc32_of_region
+from asyncckpt.model.metadata import moved
 from asyncckpt.model.ranges import ByteRange
 
 BLOCK_ARGUMENTS = b'{"asyncckpt":1}'
@@ -118,7 +119,8 @@ def plan_file(content: Content, name: str) -> FilePlan:
             at=block_start + block.outside_position,
             masks=[_CRC_MASK],
         )
-        value = _data_crc32(inner, data_ptr, payloads, digests.crc32)
+        runs = [(p.offset, p.end, own) for p, own in zip(payloads, digests.crc32, strict=True)]
+        value = crc32_of_region([(data_ptr, late_end, crc32(inner)), *runs], data_ptr, alloc_ptr)
         return [replace(header, data_crc32=value).encode() + front[HEADER_END:], inner, table_bytes]
 
     late = (ByteRange(0, head_bytes), ByteRange(data_ptr, late_end), ByteRange(alloc_ptr, size))
@@ -148,17 +150,6 @@ def _table(
     return table.tobytes()
 
 
-def _data_crc32(front: bytes, data_ptr: int, payloads: Sequence[Payload], sums: Sequence[int]) -> int:
-    """The CRC32 of the data region, from the CRC32 of each tensor."""
-    value = crc32(front)
-    position = data_ptr + len(front)
-    for payload, own in zip(payloads, sums, strict=True):
-        value = crc32_of_zeros(payload.offset - position, value)
-        value = crc32_combine(value, own, payload.size)
-        position = payload.end
-    return value
-
-
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
@@ -183,10 +174,10 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         regions.append((schema[0], (yield from need_exactly(*schema, "the schema"))))
     alloc = header.alloc_table_ptr
     regions.append((alloc, (yield from need_exactly(alloc, source.size - alloc, "the allocation table"))))
-    spans = [tensor.extents[0] for tensor in stored]
-    block.check_outside(regions, [(e.offset, e.end) for e in spans], size=source.size, masks=[_CRC_MASK])
-    tensors = with_checksums(stored, block)
-    metadata, tensors = decode_arranged(block.metadata, tensors)
+    spans = ((tensor.extents[0].offset, tensor.extents[0].end) for tensor in stored)
+    block.check_outside(regions, spans, size=source.size, masks=[_CRC_MASK])
+    add_checksums(stored, block)
+    metadata, tensors = decode_arranged(block.metadata, stored)
     if [len(shard.tensors) for shard in metadata.shards] != shards[: len(metadata.shards)]:
         raise LayoutError("the rows of the tensors are not those of their shards")
     return Index(
@@ -254,7 +245,7 @@ def _stored_tensors(
     for number, start, size in zip(numbers, starts, sizes, strict=True):
         tensor = sized(array_of(fields[number]), size)
         layout.require_payload(start, size, f"tensor {tensor.name!r}")
-        stored.append(StoredTensor(replace(tensor, offset=start), (Extent(start, size),)))
+        stored.append(StoredTensor(moved(tensor, start), (Extent(start, size),)))
     require_apart([(t.extents[0].offset, t.extents[0].size) for t in stored] + list(taken))
     return stored, np.bincount(rows, minlength=len(table)).tolist()
 

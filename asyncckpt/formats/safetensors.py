@@ -27,14 +27,14 @@ from asyncckpt.errors import (
     UnsupportedDtypeError,
 )
 from asyncckpt.formats.arrangement import (
+    add_checksums,
     build_block,
     decode_arranged,
     foreign_metadata,
     in_file_order,
-    with_checksums,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import LE_U64, load_json
+from asyncckpt.formats.binary import LE_U64, is_unicode, load_json
 from asyncckpt.formats.block import Block, dump_json, seal
 from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
@@ -84,7 +84,7 @@ class Header:
     raw: memoryview
     metadata: dict[str, str]
     block: Block | None
-    stored: tuple[StoredTensor, ...]
+    stored: list[StoredTensor]
     data_bytes: int
 
     @property
@@ -171,14 +171,9 @@ def _plain_entries(metadata: CheckpointMetadata) -> dict[str, str]:
     strings = {
         name: value
         for name, value in metadata.custom_fields.items()
-        if isinstance(value, str) and _is_unicode(name) and _is_unicode(value)
+        if isinstance(value, str) and is_unicode(name) and is_unicode(value)
     }
     return {"format": "pt", **strings}
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether the text has a UTF-8 form: half a surrogate pair has none."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------
@@ -192,7 +187,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
     if block is None:
         metadata = foreign_metadata(stored, header.metadata)
     else:
-        stored = with_checksums(stored, block)
+        add_checksums(header.stored, block)
         metadata, stored = decode_arranged(block.metadata, stored)
     return Index(
         format=SafetensorsFormat.name,
@@ -206,9 +201,12 @@ def parse_file(source: SourceInfo) -> ParseSteps:
     )
 
 
-def parse_header(*, size: int | None = None, file: str = "") -> Generator[Need, memoryview, Header]:
+def parse_header(
+    *, size: int | None = None, file: str = "", number: int = 0
+) -> Generator[Need, memoryview, Header]:
     """The header of a file, whose size is None where it is not known. Raises FormatError subclasses.
 
+    `number` is the file's number in the index.
     Where there is a block, the header's own checksum is verified; the tensors' checksums are not handed out yet.
     """
     raw, size = yield from _read_header(size, file)
@@ -216,7 +214,7 @@ def parse_header(*, size: int | None = None, file: str = "") -> Generator[Need, 
     if not isinstance(members, dict):
         raise LayoutError("the header is not an object")
     metadata = _string_pairs(members.pop(METADATA_KEY, None))
-    stored, data_bytes = _decode_entries(members, len(raw))
+    stored, data_bytes = _decode_entries(members, len(raw), number)
     if size is not None and len(raw) + data_bytes > size:
         raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
     if size is not None and len(raw) + data_bytes < size:
@@ -255,31 +253,31 @@ def _string_pairs(value: Json) -> dict[str, str]:
     if not isinstance(value, dict):
         raise LayoutError(f"{METADATA_KEY!r} is {type(value).__name__}, not an object")
     for name, text in value.items():
-        if not isinstance(text, str) or not _is_unicode(name) or not _is_unicode(text):
+        if not isinstance(text, str) or not is_unicode(name) or not is_unicode(text):
             raise LayoutError(f"entry {name[:80]!a} of {METADATA_KEY!r} is not a string")
     return value
 
 
-def _decode_entries(members: dict[str, Json], data_start: int) -> tuple[tuple[StoredTensor, ...], int]:
-    """The tensors by position; each must begin where the one before it ends."""
-    placed = sorted(
-        ((*_decode_entry(name, entry), name) for name, entry in members.items()), key=lambda item: item[:2]
-    )
-    stored, position = [], 0
-    for start, end, dtype, shape, name in placed:
-        if start != position:
-            kind = "overlaps the one before it" if start < position else "leaves a hole before it"
-            raise LayoutError(f"tensor {name!r} {kind}: it begins at {start} of the data, not at {position}")
-        position = end
-        offset = data_start + start
-        stored.append(
-            StoredTensor(TensorMetadata(name, dtype, shape, offset), (Extent(offset, end - start),))
-        )
-    return tuple(stored), position
+def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[list[StoredTensor], int]:
+    """The tensors by position; each must begin where the one before it ends. Empties `members`."""
+    # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
+    stored = [_decode_entry(name, members.pop(name), data_start, file) for name in list(members)]
+    stored.sort(key=lambda tensor: tensor.extents)
+    position = data_start
+    for tensor in stored:
+        [extent] = tensor.extents
+        if extent.offset != position:
+            kind = "overlaps the one before it" if extent.offset < position else "leaves a hole before it"
+            raise LayoutError(
+                f"tensor {tensor.name!r} {kind}: it begins at {extent.offset - data_start} of the data, "
+                f"not at {position - data_start}"
+            )
+        position = extent.end
+    return stored, position - data_start
 
 
-def _decode_entry(name: str, entry: Json) -> tuple[int, int, str, tuple[int, ...]]:
-    if not _is_unicode(name):
+def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredTensor:
+    if not is_unicode(name):
         raise LayoutError(f"a tensor has the name {name[:80]!a}, which is no Unicode")
     try:
         tag, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -297,7 +295,8 @@ def _decode_entry(name: str, entry: Json) -> tuple[int, int, str, tuple[int, ...
         raise LayoutError(
             f"tensor {name!r} of shape {shape} and dtype {tag} has {size} bytes, the file says {end - start}"
         )
-    return start, end, dtype, tuple(shape)
+    offset = data_start + start
+    return StoredTensor(TensorMetadata(name, dtype, tuple(shape), offset), (Extent(offset, size, file),))
 
 
 def _decode_dtype(name: str, tag: Json) -> str:
@@ -343,6 +342,6 @@ def name_losses(content: Content) -> list[str]:
     for tensor in content.tensors:
         if tensor.name == METADATA_KEY:
             lines.append(f"tensor {tensor.name!r} has the name that safetensors keeps for its metadata")
-        elif not _is_unicode(tensor.name):
+        elif not is_unicode(tensor.name):
             lines.append(f"tensor {tensor.name!a} has a name that is no Unicode")
     return lines

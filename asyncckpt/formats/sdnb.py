@@ -32,6 +32,7 @@ import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.binary import is_unicode
 from asyncckpt.formats.block import BlockText, seal
 from asyncckpt.formats.flatgraph import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.flatgraph_build import BuiltGraph, UpdaterState, VariableSpec, build_graph
@@ -100,13 +101,9 @@ def graph_metadata(metadata: CheckpointMetadata, clock: Callable[[], datetime]) 
         FORMAT_VERSION_KEY: str(VERSION),
     }
     for key, value in metadata.custom_fields.items():
-        if isinstance(value, str) and key not in RESERVED_KEYS and _is_text(key) and _is_text(value):
+        if isinstance(value, str) and key not in RESERVED_KEYS and is_unicode(key) and is_unicode(value):
             texts[key] = value
     return texts
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +248,7 @@ def check_updater_state(state: UpdaterState) -> list[str]:
 
 def name_losses(tensors: Iterable[TensorMetadata]) -> list[str]:
     """One line for each name or rank that the format can't hold."""
-    losses = [f"the name {t.name!r} holds a lone surrogate" for t in tensors if not _is_text(t.name)]
+    losses = [f"the name {t.name!r} holds a lone surrogate" for t in tensors if not is_unicode(t.name)]
     losses += [f"tensor {t.name!r} has rank {len(t.shape)}" for t in tensors if len(t.shape) > MAX_RANK]
     return losses
 

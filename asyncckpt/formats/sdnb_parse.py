@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
+from asyncckpt.formats.arrangement import add_checksums
 from asyncckpt.formats.binary import LE_U32, load_json
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.flatgraph import MAX_GRAPH_BYTES, Graph, looks_like_graph, read_graph
@@ -45,15 +46,15 @@ def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
         return (yield from _parse_bare(source, options))
     names = ShardName.parse(source.name)
     if names is None or names.count == 1:
-        file = yield from read_file("", source.size)
-        return (yield from index_files([file], ("",), options))
+        read = [(yield from read_file("", source.size))]
+        return (yield from index_files(read, ("",), options))
     siblings = [names.shard(i) for i in range(names.count) if i != names.index]
     numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
     for i in range(names.count):
         name = "" if i == names.index else names.shard(i)
-        file = yield from read_file(name, source.size if name == "" else None)
-        read.append(replace(file, number=numbers[name]))
+        size = source.size if name == "" else None
+        read.append(replace((yield from read_file(name, size)), number=numbers[name]))
     return (yield from index_files(read, tuple(numbers), options))
 
 
@@ -110,13 +111,18 @@ def read_file(file: str, size: int | None) -> Generator[Need, memoryview, SdnbFi
 
 
 def _read_block(graph: Graph, window: memoryview) -> Block | None:
-    """The block; None in a foreign file. Raises LayoutError when there is one that the graph does not name.
+    """Take the block out of the graph's metadata; None in a foreign file.
+
+    Raises LayoutError when there is one that the graph does not name.
 
     A damaged key or table must not make a file of ours look foreign, which would lose its tree in silence.
     """
-    text = graph.metadata.get(BLOCK_KEY)
+    text = graph.metadata.pop(BLOCK_KEY, None)
     if text is not None:
-        return Block.decode(load_json(text.encode(), "the asyncckpt block"))
+        block = Block.decode(load_json(text, "the asyncckpt block"))
+        # Already here: the variables are still to be turned into tensors, which is when most memory is taken.
+        block.share_names(variable.name for variable in graph.variables)
+        return block
     if _BLOCK_TEXT.search(window):
         raise LayoutError("the file has an asyncckpt block that its graph does not name: it is damaged")
     return None
@@ -160,22 +166,22 @@ def _window_around(root: int, taken: Sequence[tuple[int, int, str]], header: Hea
 
 
 def index_files(
-    files: Sequence[SdnbFile], names: tuple[str, ...], options: SdnbOptions
+    files: list[SdnbFile], names: tuple[str, ...], options: SdnbOptions
 ) -> Generator[Need, memoryview, Index]:
-    """`files[0]` leads: its graph gives the order, its block the checksums of the whole set."""
-    leader = files[0]
+    """`files[0]` leads: its graph gives the order, its block the checksums of the whole set.
+
+    Takes the variables out of `files`.
+    """
     collector = Collector(names)
-    for file in files:
-        yield from collector.add(file)
-        if options.load_updater_state:
-            yield from collector.add_updater(file)
+    yield from _collect(collector, files, options)
+    leader = files[0]
     collector.check_overlaps()
-    tensors = collector.tensors(leader.graph)
+    tensors = collector.tensors()
     metadata = _foreign_metadata(leader.graph.metadata)
     if leader.block is not None:
-        tensors = _with_checksums(leader.block, tensors)
+        add_checksums(tensors, leader.block)
         metadata = _block_metadata(leader.block, tensors)
-        _check_files(files, tensors)
+        _check_files(files, tensors, collector.names)
     elif any(file.block is not None for file in files):
         raise LayoutError(
             "shard 0 has no asyncckpt block, another shard does: they are of different checkpoints"
@@ -196,29 +202,35 @@ def index_files(
     )
 
 
-def _with_checksums(block: Block, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    chunking = block.chunking([t.metadata.size for t in tensors])
-    return [
-        replace(t, metadata=block.boxed(t.metadata), checksums=chunking.of_tensor(number, block.checksums))
-        for number, t in enumerate(tensors)
-    ]
+def _collect(
+    collector: Collector, files: list[SdnbFile], options: SdnbOptions
+) -> Generator[Need, memoryview, None]:
+    for number, file in enumerate(files):
+        yield from collector.add(file)
+        if options.load_updater_state:
+            yield from collector.add_updater(file)
+        # Of very many small variables the tables are much larger than the file: they are let go here.
+        files[number] = replace(file, graph=replace(file.graph, variables=()))
 
 
-def _check_files(files: Sequence[SdnbFile], tensors: Sequence[StoredTensor]) -> None:
+def _check_files(
+    files: Sequence[SdnbFile], tensors: Sequence[StoredTensor], names: Sequence[Sequence[str]]
+) -> None:
     """Every byte outside the arrays, file by file; and that all files are of one checkpoint."""
-    spans: dict[int, list[tuple[int, int]]] = {file.number: [] for file in files}
+    extents: dict[int, list[Extent]] = {file.number: [] for file in files}
     for tensor in tensors:
         for extent in tensor.extents:
-            spans.setdefault(extent.file, []).append((extent.offset, extent.end))
+            extents.setdefault(extent.file, []).append(extent)
     for file in files:
         if file.block is None:
             raise LayoutError(
                 "a shard has no asyncckpt block, shard 0 does: they are of different checkpoints"
             )
-        file.block.check_outside(file.regions, spans[file.number], size=file.size)
+        spans = ((extent.offset, extent.end) for extent in extents[file.number])
+        file.block.check_outside(file.regions, spans, size=file.size)
     whole = {tensor.name: tensor for tensor in tensors}
-    for file in files[1:]:
-        own = [whole[v.name].checksums for v in file.graph.variables if v.name in whole]
+    for file, variables in zip(files[1:], names[1:], strict=True):
+        own = [whole[name].checksums for name in variables if name in whole]
         expected = np.concatenate([np.zeros(0, np.uint32), *(sums for sums in own if sums is not None)])
         if file.block is None or not np.array_equal(file.block.checksums, expected):
             raise LayoutError(
@@ -288,7 +300,7 @@ def _details(files: Sequence[SdnbFile]) -> dict[str, Json]:
         "manifestLength": leader.header.manifest_length,
         "graphBytes": len(leader.window),
         "graph": leader.graph.details,
-        "graphMetadata": {k: v for k, v in leader.graph.metadata.items() if k != BLOCK_KEY},
+        "graphMetadata": leader.graph.metadata,
         "appendedArrays": sum(len(file.manifest) for file in files),
     }
     if updater:

@@ -67,12 +67,15 @@ class Collector:
 
     def __init__(self, files: tuple[str, ...]) -> None:
         self.files = list(files)
+        self.names: list[list[str]] = []
+        """The variables of each file, in the order of its graph."""
         self.found: dict[str, Found] = {}
         self.updater: dict[str, Found] = {}
-        self.listed: dict[str, StoredTensor | None] = {}
+        self.listed: dict[str, tuple[str, tuple[int, ...]] | None] = {}
         self.warnings: list[str] = []
 
     def add(self, file: SdnbFile) -> Generator[Need, memoryview, None]:
+        self.names.append([variable.name for variable in file.graph.variables])
         for variable in file.graph.variables:
             name = variable.name
             dtype = variable.dtype
@@ -148,9 +151,14 @@ class Collector:
         if not known or kind >= ARRAY:
             self.listed.setdefault(name, None)
             return
-        tensor = TensorMetadata(name, DTYPES_BY_CODE[dtype], shape or ())
-        self.listed.setdefault(
-            name, StoredTensor(tensor, absent="the graph lists it, no file holds its data")
+        self.listed.setdefault(name, (DTYPES_BY_CODE[dtype], shape or ()))
+
+    def _stub(self, name: str) -> StoredTensor | None:
+        listed = self.listed.get(name)
+        if listed is None:
+            return None
+        return StoredTensor(
+            TensorMetadata(name, *listed), absent="the graph lists it, no file holds its data"
         )
 
     def _put(self, places: dict[str, Found], name: str, found: Found) -> None:
@@ -178,13 +186,13 @@ class Collector:
             if file == other and start < end:
                 raise LayoutError(f"arrays {first!r} and {second!r} overlap at byte {start}")
 
-    def tensors(self, leader: Graph) -> list[StoredTensor]:
-        """In the order of the leading graph, then what only the other graphs have."""
-        order = dict.fromkeys([v.name for v in leader.variables] + list(self.found))
+    def tensors(self) -> list[StoredTensor]:
+        """In the order of the first graph, then what only the other graphs have. Empties `found`."""
+        order = dict.fromkeys(self.names[0] + list(self.found))
         stored = []
         for name in order:
-            found = self.found.get(name)
-            tensor = found.stored(name) if found else self.listed.get(name)
+            found = self.found.pop(name, None)
+            tensor = found.stored(name) if found else self._stub(name)
             if tensor is not None:
                 stored.append(tensor)
         return stored

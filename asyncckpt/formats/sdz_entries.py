@@ -24,11 +24,6 @@ _PIECE = 8 << 20
 Reading = Generator[Need, memoryview, memoryview]
 
 
-def extents_of(tensor: StoredTensor) -> tuple[Extent, ...]:
-    """The runs of stored bytes that a tensor is made of, framed or not."""
-    return tensor.extents if tensor.frames is None else tensor.frames.extents
-
-
 class EntrySource(ABC):
     """One entry, read as the file that it holds."""
 
@@ -99,7 +94,7 @@ class InflatedEntry(_Kept):
         return self._data[start : start + size]
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
-        parts = [self._data[e.offset : e.end] for e in extents_of(tensor)]
+        parts = [self._data[e.offset : e.end] for e in tensor.runs]
         return self._kept(tensor, parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
 
 
@@ -182,7 +177,7 @@ class FramedEntry(_Kept):
         return bisect_right(self._raw_start, start) - 1, bisect_left(self._raw_start, end)
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
-        extents = extents_of(tensor)
+        extents = tensor.runs
         size = tensor.metadata.size
         if size == 0:
             return self._kept(tensor, memoryview(b""))

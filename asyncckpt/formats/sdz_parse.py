@@ -10,7 +10,7 @@ from asyncckpt.formats.index import Index, Need, ParseSteps, SourceInfo
 from asyncckpt.formats.sdnb_header import SdnbOptions
 from asyncckpt.formats.sdnb_parse import parse_source
 from asyncckpt.formats.sdnb_shards import ShardName
-from asyncckpt.formats.sdz_entries import EntrySource, FramedEntry, StoredEntry, extents_of, open_inflated
+from asyncckpt.formats.sdz_entries import EntrySource, FramedEntry, StoredEntry, open_inflated
 from asyncckpt.formats.sdz_frames import FramePointer, FrameSizes, read_record
 from asyncckpt.formats.sdz_seal import is_sealed, seal_digests
 from asyncckpt.formats.zip_archive import (
@@ -120,7 +120,7 @@ def _archive_index(
     files = [name or leader for name in index.files]
     tensors = []
     for tensor in index.tensors:
-        extents = extents_of(tensor)
+        extents = tensor.runs
         if tensor.absent is not None or not extents:
             tensors.append(tensor)
         else:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from asyncckpt.formats.plan import Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.sdz_seal import entry_header, sealed_directory
 from asyncckpt.formats.zip_archive import STORED, ZipEntry
-from asyncckpt.model.digests import crc32, crc32_combine, crc32_of_zeros
+from asyncckpt.model.digests import crc32, crc32_of_region
 from asyncckpt.model.ranges import ByteRange
 
 # -- plan ------------------------------------------------------------------------------------------------------
@@ -65,12 +65,6 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
 
 def file_crc32(plan: FilePlan, late: Sequence[bytes], sums: Sequence[int]) -> int:
     """The CRC32 of a whole planned file, from those of its parts; `sums` are those of the content's tensors."""
-    parts: list[tuple[int, int, int]] = [
-        (r.start, r.end, crc32(data)) for r, data in zip(plan.late, late, strict=True)
-    ]
-    parts += [(p.offset, p.end, sums[p.tensor]) for p in plan.payloads if p.size]
-    value = position = 0
-    for start, end, own in sorted(parts):
-        value = crc32_combine(crc32_of_zeros(start - position, value), own, end - start)
-        position = end
-    return crc32_of_zeros(plan.size - position, value)
+    runs = [(r.start, r.end, crc32(data)) for r, data in zip(plan.late, late, strict=True)]
+    runs += [(p.offset, p.end, sums[p.tensor]) for p in plan.payloads if p.size]
+    return crc32_of_region(runs, 0, plan.size)

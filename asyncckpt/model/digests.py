@@ -57,6 +57,15 @@ def crc32_of_zeros(count: int, value: int = 0) -> int:
     return crc32(_ZEROS[:count], value)
 
 
+def crc32_of_region(runs: Iterable[tuple[int, int, int]], start: int, end: int) -> int:
+    """The CRC32 of bytes [start, end), made of runs (start, end, CRC32) that do not overlap, and zeros in between."""
+    value, position = 0, start
+    for run_start, run_end, own in sorted(runs):
+        value = crc32_combine(crc32_of_zeros(run_start - position, value), own, run_end - run_start)
+        position = run_end
+    return crc32_of_zeros(end - position, value)
+
+
 def crc32c_combine(first: int, second: int, second_size: int) -> int:
     """The CRC32C of two runs of bytes, one after the other, from the CRC32C of each."""
     return _combine(first, second, second_size, _CRC32C_POLYNOMIAL)

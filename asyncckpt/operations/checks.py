@@ -151,7 +151,7 @@ def _chunk_checks(stored: StoredTensor, chunk_bytes: int) -> Iterator[Check]:
 def _padding(index: Index, file: int, size: int) -> Iterator[tuple[int, int]]:
     extents = [e for e in index.structure or () if e.file == file]
     for stored in index.tensors:
-        extents += [e for e in (stored.frames.extents if stored.frames else stored.extents) if e.file == file]
+        extents += [run for run in stored.runs if run.file == file]
     position = 0
     for start, end in sorted((e.offset, e.end) for e in extents):
         if start > position:

@@ -166,9 +166,8 @@ class Fetcher:
         self, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         async def one(stored: StoredTensor) -> tuple[str, np.ndarray]:
-            extents = stored.frames.extents if stored.frames else stored.extents
-            async with self._budget.reserve(sum(e.size for e in extents)):
-                parts = {extent: await self._bytes(extent) for extent in set(extents)}
+            async with self._budget.reserve(sum(run.size for run in stored.runs)):
+                parts = {run: await self._bytes(run) for run in set(stored.runs)}
                 array = await self._threads.run(self._join, stored, parts, into.get(stored.name))
             self.report.advance(stored.metadata.size, tensor=stored.name)
             return stored.name, array

@@ -130,7 +130,7 @@ class OpenFiles:
         """Every run of bytes must lie in its file; a parser can't tell for the other files of a set."""
         sizes = [file.size for file in self.of(index)]
         for stored in index.tensors:
-            for extent in stored.frames.extents if stored.frames else stored.extents:
+            for extent in stored.runs:
                 if extent.end > sizes[extent.file]:
                     raise TruncatedError(
                         f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "

@@ -68,10 +68,7 @@ def test_only_what_changed_is_stored(options: dict[str, Any]) -> None:
     assert len(data) < 8192
     index = parsed(fmt, data, {"base.mgb": BASE})
     assert index.files == ("", "base.mgb")
-    files = {
-        tensor.name: {e.file for e in (tensor.frames.extents if tensor.frames else tensor.extents)}
-        for tensor in index.tensors
-    }
+    files = {tensor.name: {run.file for run in tensor.runs} for tensor in index.tensors}
     assert files == {"large": {1}, "small": {0}, "empty": {1}, "new": {0}}
     assert_same(read_back(fmt, data, {"base.mgb": BASE}), NEXT_ARRAYS)
 

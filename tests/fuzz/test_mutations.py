@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,12 @@ from tests.formats.attacks import mutations
 
 MEMORY_FACTOR = 4
 MEMORY_SLACK = 1024 * 1024
+MANY = 2000
+MANY_FACTORS = {
+    # What is compressed has a far smaller file, and the same objects: names and offsets that resemble each other.
+    "metagraph, compressed": 8,
+    "sdz": 40,
+}
 
 VARIANTS: dict[str, Callable[[], ICheckpointFormat]] = {
     "safetensors-set of two": lambda: HuggingFaceSetFormat(max_file_bytes=16),
@@ -42,6 +49,9 @@ VARIANTS: dict[str, Callable[[], ICheckpointFormat]] = {
 FORMATS: dict[str, Callable[[], ICheckpointFormat]] = {
     **{name: lambda name=name: get_format(name) for name in format_names()},  # type: ignore[misc]
     **VARIANTS,
+}
+MANY_VARIANTS: dict[str, Callable[[], ICheckpointFormat]] = {
+    "safetensors-set of two": lambda: HuggingFaceSetFormat(max_file_bytes=MANY * 8 // 2),
 }
 
 
@@ -113,4 +123,16 @@ def test_parsing_damage_takes_little_memory(kind: str, data: st.DataObject) -> N
     format = FORMATS[kind]()
     files = data.draw(damaged(files_of(format, states()[1], about=metadata())), label="files")
     allowed = MEMORY_FACTOR * sum(map(len, files)) + MEMORY_SLACK
+    assert peak_of(lambda: parse(format, files)) <= allowed
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_parsing_many_tensors_takes_little_memory(kind: str) -> None:
+    """Python's objects for a tiny tensor are several times as large as its entry in the file."""
+    format = MANY_VARIANTS.get(kind, FORMATS[kind])()
+    # What is imported at the first call belongs to no file.
+    parse(format, files_of(format, states()[1], about=metadata()))
+    state = {f"layers.{i}.weight": np.full(2, i, np.float32) for i in range(MANY)}
+    files = files_of(format, state, about=metadata())
+    allowed = MANY_FACTORS.get(kind, MEMORY_FACTOR) * sum(map(len, files)) + MEMORY_SLACK
     assert peak_of(lambda: parse(format, files)) <= allowed
