@@ -79,7 +79,7 @@ def with_checksums(stored: Sequence[StoredTensor], block: Block) -> tuple[Stored
 
 def add_checksums(stored: list[StoredTensor], block: Block) -> None:
     """The same in place: a second list of very many small tensors would take more memory than their file."""
-    block.share_names(tensor.name for tensor in stored)
+    block.share_names([tensor.name for tensor in stored])
     chunking = block.chunking([tensor.metadata.size for tensor in stored])
     for number, tensor in enumerate(stored):
         stored[number] = StoredTensor(

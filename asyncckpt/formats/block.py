@@ -39,6 +39,7 @@ _MAX_CHUNK_BYTES = 1 << 62
 _TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
 _BATCH = 500
 _BATCHED_LEVELS = 5
+_MANY_NAMES = 256
 
 
 def has_traces(data: Buffer, *, escaped: bool = False) -> bool:
@@ -294,8 +295,13 @@ class Block:
             raise LayoutError(f"the file has {len(self.checksums)} checksums for {chunking.count} chunks")
         return chunking
 
-    def share_names(self, names: Iterable[str]) -> None:
-        """Let the tree hold these very strings, not copies: a tensor's name stands in it up to twice."""
+    def share_names(self, names: Sequence[str]) -> None:
+        """Let the tree hold these very strings, not copies: a tensor's name stands in it up to twice.
+
+        For a few names the walk costs more than the memory is worth.
+        """
+        if len(names) < _MANY_NAMES:
+            return
         known = {name: name for name in names}
         containers = (dict, list)
         stack = [self.tree] if isinstance(self.tree, containers) else []

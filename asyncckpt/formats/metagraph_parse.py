@@ -92,7 +92,7 @@ def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[Stored
     block = top.metadata.block
     chunking = None if block is None else block.chunking([node.size for node in top.nodes])
     if block is not None:
-        block.share_names(node.tensor.name for node in top.nodes)
+        block.share_names([node.tensor.name for node in top.nodes])
     stored = []
     for number, node in enumerate(top.nodes):
         level = _level_of(node, nodes_below)

@@ -304,7 +304,7 @@ def _stored_tensors(
     if end != source.size:
         raise LayoutError(f"{source.size - end} bytes are left over after the last tensor")
     _require_unique(stored)
-    block.share_names(t.name for t in tensors)
+    block.share_names([t.name for t in tensors])
     return tuple(stored)
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from asyncckpt.errors import (
     LayoutError,
@@ -40,7 +39,6 @@ from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
 from asyncckpt.model.digests import Chunking
-from asyncckpt.model.dtype import item_size
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
 
@@ -289,14 +287,14 @@ def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredT
         raise LimitExceededError(f"tensor {name!r} has {len(shape)} dimensions, at most {MAX_RANK} are read")
     if type(start) is not int or type(end) is not int or not 0 <= start <= end:
         raise LayoutError(f"tensor {name!r} has the data_offsets [{str(start)[:40]}, {str(end)[:40]}]")
-    dtype = _decode_dtype(name, tag)
-    size = prod(shape) * item_size(dtype)
-    if size != end - start:
-        raise LayoutError(
-            f"tensor {name!r} of shape {shape} and dtype {tag} has {size} bytes, the file says {end - start}"
-        )
     offset = data_start + start
-    return StoredTensor(TensorMetadata(name, dtype, tuple(shape), offset), (Extent(offset, size, file),))
+    tensor = TensorMetadata(name, _decode_dtype(name, tag), tuple(shape), offset)
+    if tensor.size != end - start:
+        raise LayoutError(
+            f"tensor {name!r} of shape {shape} and dtype {tag} has {tensor.size} bytes, "
+            f"the file says {end - start}"
+        )
+    return StoredTensor(tensor, (Extent(offset, tensor.size, file),))
 
 
 def _decode_dtype(name: str, tag: Json) -> str:

@@ -121,7 +121,7 @@ def _read_block(graph: Graph, window: memoryview) -> Block | None:
     if text is not None:
         block = Block.decode(load_json(text, "the asyncckpt block"))
         # Already here: the variables are still to be turned into tensors, which is when most memory is taken.
-        block.share_names(variable.name for variable in graph.variables)
+        block.share_names([variable.name for variable in graph.variables])
         return block
     if _BLOCK_TEXT.search(window):
         raise LayoutError("the file has an asyncckpt block that its graph does not name: it is damaged")
