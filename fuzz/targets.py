@@ -10,7 +10,6 @@ import numpy as np
 from asyncckpt.errors import CheckpointError, FormatError, MissingExtraError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.flatgraph import read_graph
 from asyncckpt.formats.flatgraph_amend import replace_metadata
@@ -31,6 +30,7 @@ from asyncckpt.formats.safetensors import SafetensorsFormat
 from asyncckpt.formats.sdnb import SdnbFormat
 from asyncckpt.formats.sdnb_amend import amend
 from asyncckpt.formats.sdz import SdzFormat
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.formats.zip_archive import ZipLimits, read_archive
 from asyncckpt.model.structure import flat_structure, rebuild, structure_names
 from asyncckpt.operations.mldf_validate import Validation

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
-from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
-from asyncckpt.model.metadata import Json
+from asyncckpt.errors import LayoutError, TruncatedError
 
 
 class Cursor:
@@ -74,35 +72,3 @@ def encode_utf8(text: str, what: str) -> bytes:
 def is_unicode(text: str) -> bool:
     """Whether the text has a UTF-8 form: half a surrogate pair has none."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def load_json(data: memoryview | bytes | str, what: str) -> Json:
-    """Strict JSON: no NaN, no duplicate members, bounded nesting. Raises LayoutError or LimitExceededError."""
-    text = data if isinstance(data, str) else decode_utf8(data, what)
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except _DuplicateMember as error:
-        raise LayoutError(f"{what} has the member {error.args[0]!r} twice") from None
-    except ValueError as error:
-        raise LayoutError(f"{what} is not valid JSON: {error}") from None
-    except RecursionError:
-        raise LimitExceededError(f"{what} is nested too deeply") from None
-
-
-class _DuplicateMember(Exception):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _DuplicateMember(name)
-            seen.add(name)
-    return members
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

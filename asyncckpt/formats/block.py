@@ -21,15 +21,17 @@ metadata the checkpoint's metadata, where the format has no place of its own for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
+from asyncckpt.formats.outside import outside_crc32c
 from asyncckpt.formats.plan import Content
+from asyncckpt.formats.strict_json import dump_json
 from asyncckpt.model.boxes import Shape
-from asyncckpt.model.digests import Buffer, Checksums, Chunking, crc32c, crc32c_of_zeros
+from asyncckpt.model.digests import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 BLOCK_VERSION = 1
@@ -37,8 +39,6 @@ _AT_DIGITS = 16
 _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
 _TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
-_BATCH = 500
-_BATCHED_LEVELS = 5
 _MANY_NAMES = 256
 
 
@@ -49,42 +49,6 @@ def has_traces(data: Buffer, *, escaped: bool = False) -> bool:
     """
     found = bytes(data)
     return any((trace.replace(b'"', b'\\"') if escaped else trace) in found for trace in _TRACES)
-
-
-def dump_json(value: Json) -> str:
-    """Compact, ASCII, deterministic JSON. Raises ValueError for NaN and infinities.
-
-    Long lists and objects are encoded in batches: one call for 20 000 tensors would hold the GIL for too long.
-    """
-    return _dump(value, _BATCHED_LEVELS)
-
-
-def _dump(value: Json, levels: int) -> str:
-    if levels and isinstance(value, dict) and value:
-        if len(value) <= _BATCH:
-            return "{" + ",".join(f"{_key(k)}:{_dump(v, levels - 1)}" for k, v in value.items()) + "}"
-        items = list(value.items())
-        return "{" + ",".join(_dumps(dict(part))[1:-1] for part in _batches(items)) + "}"
-    if levels and isinstance(value, list | tuple):
-        if len(value) > _BATCH:
-            return "[" + ",".join(_dumps(part)[1:-1] for part in _batches(value)) + "]"
-        return "[" + ",".join(_dump(part, levels - 1) for part in value) + "]"
-    return _dumps(value)
-
-
-def _key(key: Json) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"the keys of a JSON object are strings, not {type(key).__name__}")
-    return json.dumps(key)
-
-
-def _dumps(value: Json) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _batches(values: Sequence[Json]) -> Iterator[Sequence[Json]]:
-    for start in range(0, len(values), _BATCH):
-        yield values[start : start + _BATCH]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,94 +127,6 @@ class BlockText:
 
 def _escape(text: str) -> str:
     return json.dumps(text)[1:-1]
-
-
-def seal(
-    regions: Sequence[tuple[int, bytes]],
-    payloads: Iterable[tuple[int, int]],
-    *,
-    size: int,
-    at: int,
-    masks: Sequence[tuple[int, bytes]] = (),
-) -> list[bytes]:
-    """Fill in `outside`: the late regions, with its digits at file offset `at` set.
-
-    `payloads` are (start, end) pairs. `masks` are spans that are counted as other bytes than they have.
-    """
-    value = outside_crc32c(regions, payloads, size=size, masks=masks)
-    digits = f"{value:08x}".encode()
-    sealed = []
-    for offset, data in regions:
-        inside = at - offset
-        here = 0 <= inside < len(data)
-        sealed.append(data[:inside] + digits + data[inside + 8 :] if here else data)
-    return sealed
-
-
-def outside_crc32c(
-    regions: Sequence[tuple[int, Buffer]],
-    payloads: Iterable[tuple[int, int]],
-    *,
-    size: int,
-    masks: Sequence[tuple[int, bytes]] = (),
-) -> int:
-    """The CRC32C of everything in a file of `size` bytes that is no payload; what `regions` leave out is zeros."""
-    known = _Zeros(_masked(regions, masks))
-    value = position = 0
-    for start, end in sorted(payloads):
-        if start > position:
-            value = known.crc32c(position, start, value)
-        position = max(position, end)
-    return known.crc32c(position, size, value)
-
-
-def _masked(
-    regions: Sequence[tuple[int, Buffer]], masks: Sequence[tuple[int, bytes]]
-) -> list[tuple[int, memoryview]]:
-    """The regions by their place, cut where a mask lies: a header may be too large to be copied for eight digits."""
-    views: list[tuple[int, memoryview]] = []
-    for offset, data in sorted(regions, key=lambda region: region[0]):
-        pieces = [(offset, memoryview(data))]
-        for at, mask in masks:
-            if offset <= at and at + len(mask) <= offset + len(data):
-                pieces = [*_without(pieces, at, at + len(mask)), (at, memoryview(mask))]
-        views += sorted(pieces, key=lambda piece: piece[0])
-    return views
-
-
-def _without(
-    pieces: Sequence[tuple[int, memoryview]], start: int, end: int
-) -> Iterator[tuple[int, memoryview]]:
-    """What the pieces have outside [start, end)."""
-    for offset, view in pieces:
-        if offset < start:
-            yield offset, view[: start - offset]
-        if offset + len(view) > end:
-            yield max(offset, end), view[max(0, end - offset) :]
-
-
-class _Zeros:
-    """An endless run of zeros, but for the regions that are known. Read from front to back."""
-
-    def __init__(self, regions: list[tuple[int, memoryview]]) -> None:
-        self._regions = regions
-        self._next = 0
-
-    def crc32c(self, start: int, end: int, value: int) -> int:
-        while self._next < len(self._regions):
-            offset, view = self._regions[self._next]
-            stop = offset + len(view)
-            if offset >= end:
-                break
-            if stop > start:
-                begin = max(offset, start)
-                value = crc32c_of_zeros(begin - start, value)
-                value = crc32c(view[begin - offset : min(stop, end) - offset], value)
-                start = min(stop, end)
-            if stop > end:
-                return value
-            self._next += 1
-        return crc32c_of_zeros(end - start, value) if end > start else value
 
 
 @dataclass(frozen=True, slots=True)

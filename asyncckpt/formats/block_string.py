@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
-from asyncckpt.formats.binary import load_json
 from asyncckpt.formats.block import Block, has_traces
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.metadata import Json
 
 BLOCK_KEY = "asyncckpt"

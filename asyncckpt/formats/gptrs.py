@@ -42,11 +42,13 @@ from asyncckpt.formats.arrangement import (
     in_file_order,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import LE_U32, decode_utf8, load_json
-from asyncckpt.formats.block import Block, dump_json, has_traces, seal
+from asyncckpt.formats.binary import LE_U32, decode_utf8
+from asyncckpt.formats.block import Block, has_traces
 from asyncckpt.formats.gptrs_index import DTYPES, Entry, decode_index, encode_index, parse_v1_entries
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, place
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange

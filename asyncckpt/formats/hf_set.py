@@ -30,10 +30,10 @@ from asyncckpt.formats.arrangement import (
     in_file_order,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import load_json
-from asyncckpt.formats.block import Block, seal
+from asyncckpt.formats.block import Block
 from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes
 from asyncckpt.formats.safetensors import (
     Header,
@@ -43,6 +43,7 @@ from asyncckpt.formats.safetensors import (
     parse_header,
     plan_part,
 )
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from asyncckpt.errors import LayoutError, UnsupportedDtypeError
-from asyncckpt.formats.binary import load_json
-from asyncckpt.formats.block import dump_json
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.dtype import numpy_dtype
 from asyncckpt.model.metadata import (
     CheckpointMetadata,

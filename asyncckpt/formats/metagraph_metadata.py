@@ -23,10 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncckpt.errors import LayoutError, LimitExceededError, UnsupportedVersionError
-from asyncckpt.formats.binary import load_json
-from asyncckpt.formats.block import Block, BlockText, dump_json
+from asyncckpt.formats.block import Block, BlockText
 from asyncckpt.formats.metagraph_delta import BaseReference
 from asyncckpt.formats.metagraph_hash import HASH_BYTES
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Checksums
 from asyncckpt.model.metadata import Json
 

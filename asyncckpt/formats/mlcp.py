@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import LE_I32, Cursor, decode_utf8, encode_utf8, load_json
-from asyncckpt.formats.block import Block, BlockText, dump_json, seal
+from asyncckpt.formats.binary import LE_I32, Cursor, decode_utf8, encode_utf8
+from asyncckpt.formats.block import Block, BlockText
 from asyncckpt.formats.index import (
     Extent,
     Index,
@@ -38,7 +38,9 @@ from asyncckpt.formats.index import (
     need_exactly,
 )
 from asyncckpt.formats.metadata_json import decode_metadata, encode_metadata, with_shards
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata, moved
 from asyncckpt.model.ranges import ByteRange

@@ -37,8 +37,8 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.arrangement import add_checksums
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import LE_I32, Cursor, load_json
-from asyncckpt.formats.block import Block, BlockText, seal
+from asyncckpt.formats.binary import LE_I32, Cursor
+from asyncckpt.formats.block import Block, BlockText
 from asyncckpt.formats.index import (
     Extent,
     Index,
@@ -51,7 +51,9 @@ from asyncckpt.formats.index import (
 )
 from asyncckpt.formats.metadata_json import decode_metadata, with_shards
 from asyncckpt.formats.mlcp import BLOCK_FIELD, MAX_METADATA_BYTES, split_metadata
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.ranges import ByteRange

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.arrangement import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import load_json
-from asyncckpt.formats.block import Block, seal
+from asyncckpt.formats.block import Block
 from asyncckpt.formats.index import (
     Extent,
     Index,
@@ -66,7 +65,9 @@ from asyncckpt.formats.mldf_schema import (
     parse_schema,
     sized,
 )
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Chunking, crc32, crc32_of_region
 from asyncckpt.model.metadata import moved
 from asyncckpt.model.ranges import ByteRange

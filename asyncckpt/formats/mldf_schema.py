@@ -12,8 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
-from asyncckpt.formats.binary import encode_utf8, load_json
-from asyncckpt.formats.block import dump_json
+from asyncckpt.formats.binary import encode_utf8
 from asyncckpt.formats.index import Need, SourceInfo, need_exactly
 from asyncckpt.formats.mldf_header import (
     BYTES_CELL,
@@ -29,6 +28,7 @@ from asyncckpt.formats.mldf_header import (
     require_table,
     row_offsets,
 )
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.dtype import numpy_dtype
 from asyncckpt.model.metadata import Json, TensorMetadata
 

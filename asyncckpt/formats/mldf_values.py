@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError, NotRepresentableError
-from asyncckpt.formats.binary import decode_utf8, encode_utf8, load_json
-from asyncckpt.formats.block import dump_json
+from asyncckpt.formats.binary import decode_utf8, encode_utf8
 from asyncckpt.formats.mldf_header import (
     AUDIO_CELL,
     BYTES_CELL,
@@ -37,6 +36,7 @@ from asyncckpt.formats.mldf_header import (
     cell_of,
 )
 from asyncckpt.formats.mldf_schema import Field, array_arguments, array_of, sized
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Buffer, crc32
 from asyncckpt.model.dtype import array_from, as_bytes_view, dtype_name, numpy_dtype
 

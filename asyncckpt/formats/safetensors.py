@@ -33,11 +33,13 @@ from asyncckpt.formats.arrangement import (
     in_file_order,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.binary import LE_U64, is_unicode, load_json
-from asyncckpt.formats.block import Block, dump_json, seal
+from asyncckpt.formats.binary import LE_U64, is_unicode
+from asyncckpt.formats.block import Block
 from asyncckpt.formats.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange

@@ -33,12 +33,13 @@ import numpy as np
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import is_unicode
-from asyncckpt.formats.block import BlockText, seal
+from asyncckpt.formats.block import BlockText
 from asyncckpt.formats.flatgraph import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.flatgraph_build import BuiltGraph, UpdaterState, VariableSpec, build_graph
 from asyncckpt.formats.index import ParseSteps, SourceInfo
 from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
 from asyncckpt.formats.metadata_json import encode_metadata, encode_shard, with_shards
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
 from asyncckpt.formats.sdnb_header import (
     ALIGNMENT,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.binary import LE_U32
-from asyncckpt.formats.block import Block, BlockText, seal
+from asyncckpt.formats.block import Block, BlockText
 from asyncckpt.formats.flatgraph import MAX_GRAPH_BYTES
 from asyncckpt.formats.flatgraph_amend import replace_metadata
 from asyncckpt.formats.index import Index, Need, SourceInfo
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.sdnb import block_metadata
 from asyncckpt.formats.sdnb_header import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
 from asyncckpt.formats.arrangement import add_checksums
-from asyncckpt.formats.binary import LE_U32, load_json
+from asyncckpt.formats.binary import LE_U32
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.flatgraph import MAX_GRAPH_BYTES, Graph, looks_like_graph, read_graph
 from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo, StoredTensor, need_exactly
@@ -31,6 +31,7 @@ from asyncckpt.formats.sdnb_header import (
 )
 from asyncckpt.formats.sdnb_shards import ShardName
 from asyncckpt.formats.sdnb_variables import Collector, Found, SdnbFile
+from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Checksums, crc32c
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,23 +17,13 @@ from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
 from asyncckpt.model.dtype import array_from, as_bytes_view, numpy_dtype
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.files import OpenFile
+from asyncckpt.operations.jobs import Job, chunk_jobs, empty_array, grouped, job_batches
 from asyncckpt.operations.session import hearing_retries, run_sized
 from asyncckpt.operations.slices import Index as SliceIndex
 from asyncckpt.operations.slices import select
 from asyncckpt.progress import ProgressReporter
 
-_CHECK_BATCH_BYTES = 16 * 1024 * 1024
 _DECODERS = 4
-_HUGE_PAGE_BYTES = 2 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class _Job:
-    """One checksum chunk (or a whole tensor without checksums) and where its bytes go."""
-
-    stored: StoredTensor
-    chunk: int
-    view: memoryview
 
 
 class Fetcher:
@@ -77,7 +66,7 @@ class Fetcher:
         """
         into = into or {}
         arrays: dict[str, np.ndarray] = {}
-        groups, pieced = await run_sized(self._threads, len(wanted), _grouped, wanted, self._files, into)
+        groups, pieced = await run_sized(self._threads, len(wanted), grouped, wanted, self._files, into)
         with self._naming():
             for group in groups:
                 arrays |= await self._read_mapped(group.file, group.mapped)
@@ -93,24 +82,24 @@ class Fetcher:
             return {}
 
         def views() -> dict[str, np.ndarray]:
-            return {s.name: to_array(s, _extent_view(mapped, s.extents[0])) for s in group}
+            return {s.name: to_array(s, mapped[s.extents[0].offset : s.extents[0].end]) for s in group}
 
         arrays = await run_sized(self._threads, len(group), views)
         if self._verify:
-            await self._check(lambda: _jobs(group, self._index, arrays))
+            await self._check(lambda: chunk_jobs(group, self._index, arrays))
         return arrays
 
-    async def _check(self, jobs: Callable[[], Iterator[_Job]]) -> None:
+    async def _check(self, jobs: Callable[[], Iterator[Job]]) -> None:
         """Verify chunks in several threads, in batches."""
 
-        async def run(batch: Sequence[_Job]) -> None:
+        async def run(batch: Sequence[Job]) -> None:
             await self._threads.run(self._check_batch, batch)
             self.report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
 
-        batches = await self._threads.run(without_collection(lambda: list(_batches(jobs()))))
+        batches = await self._threads.run(without_collection(lambda: list(job_batches(jobs()))))
         await fan_out(run, batches, limit=_DECODERS)
 
-    def _check_batch(self, batch: Sequence[_Job]) -> None:
+    def _check_batch(self, batch: Sequence[Job]) -> None:
         for job in batch:
             check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
 
@@ -127,10 +116,10 @@ class Fetcher:
 
     def _prepare(
         self, file: OpenFile, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], list[_Job], list[ByteRange]]:
-        arrays = {s.name: into[s.name] if s.name in into else _empty(s) for s in group}
+    ) -> tuple[dict[str, np.ndarray], list[Job], list[ByteRange]]:
+        arrays = {s.name: into[s.name] if s.name in into else empty_array(s) for s in group}
         jobs, ranges = [], []
-        for job in _jobs(group, self._index, arrays):
+        for job in chunk_jobs(group, self._index, arrays):
             start = job.stored.extents[0].offset + job.chunk * self._index.chunk_bytes
             known = None if file.mapped is not None else file.known(start, start + len(job.view))
             if known is not None:
@@ -142,7 +131,7 @@ class Fetcher:
             ranges.append(ByteRange(start, start + len(job.view)))
         return arrays, jobs, ranges
 
-    async def _fetch_jobs(self, file: OpenFile, jobs: Sequence[_Job], ranges: Sequence[ByteRange]) -> None:
+    async def _fetch_jobs(self, file: OpenFile, jobs: Sequence[Job], ranges: Sequence[ByteRange]) -> None:
         damaged: list[FormatError] = []
 
         def filled(number: int) -> None:
@@ -277,7 +266,7 @@ class Fetcher:
         else:
             span = np.empty(end - start, np.uint8).data
         jobs = [
-            _Job(stored, r.start // chunk if checked else 0, span[r.start - start : r.end - start])
+            Job(stored, r.start // chunk if checked else 0, span[r.start - start : r.end - start])
             for r in ranges
         ]
         if file.mapped is None:
@@ -288,69 +277,3 @@ class Fetcher:
             with self._naming():
                 await self._check(lambda: iter(jobs))
         return span
-
-
-@dataclass(slots=True)
-class _Group:
-    """Tensors of one file: those that its map gives, and those that are read by ranges."""
-
-    file: OpenFile
-    mapped: list[StoredTensor]
-    ranged: list[StoredTensor]
-
-
-def _grouped(
-    wanted: Sequence[StoredTensor], files: Sequence[OpenFile], into: Mapping[str, np.ndarray]
-) -> tuple[list[_Group], list[StoredTensor]]:
-    """Tensors whose bytes lie in one run of a file, by file; and those that have to be joined or decoded.
-
-    What has a place already is read there, not copied out of a map.
-    """
-    groups = [_Group(file, [], []) for file in files]
-    pieced: list[StoredTensor] = []
-    for stored in wanted:
-        require_data(stored)
-        if stored.frames is not None or stored.order != "C" or len(stored.extents) != 1:
-            pieced.append(stored)
-            continue
-        group = groups[stored.extents[0].file]
-        mapped = group.file.mapped is not None and stored.name not in into
-        (group.mapped if mapped else group.ranged).append(stored)
-    return groups, pieced
-
-
-def _extent_view(mapped: memoryview, extent: Extent) -> memoryview:
-    return mapped[extent.offset : extent.end]
-
-
-def _empty(stored: StoredTensor) -> np.ndarray:
-    """Fresh memory. A large array begins at a huge page's border: else its first part is faulted in page by page."""
-    tensor = stored.metadata
-    if tensor.size < 4 * _HUGE_PAGE_BYTES:
-        return np.empty(tensor.shape, numpy_dtype(tensor.dtype))
-    room = np.empty(tensor.size + _HUGE_PAGE_BYTES, np.uint8)
-    start = -room.ctypes.data % _HUGE_PAGE_BYTES
-    return array_from(room[start : start + tensor.size], tensor.dtype, tensor.shape)
-
-
-def _jobs(group: Sequence[StoredTensor], index: Index, arrays: Mapping[str, np.ndarray]) -> Iterator[_Job]:
-    """The chunks of the tensors, as views of the arrays that hold them or will."""
-    for stored in group:
-        flat = arrays[stored.name].reshape(-1).view(np.uint8).data
-        size = len(flat)
-        step = index.chunk_bytes if stored.checksums is not None else max(size, 1)
-        for chunk, start in enumerate(range(0, size, step)):
-            yield _Job(stored, chunk, flat[start : start + step])
-
-
-def _batches(jobs: Iterator[_Job]) -> Iterator[list[_Job]]:
-    batch: list[_Job] = []
-    size = 0
-    for job in jobs:
-        batch.append(job)
-        size += len(job.view)
-        if size >= _CHECK_BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -22,10 +22,12 @@ from math import prod
 
 from asyncckpt import ICheckpointFormat, LayoutError, TensorMetadata, TruncatedError
 from asyncckpt.formats.arrangement import build_block, decode_arranged, with_checksums
-from asyncckpt.formats.binary import LE_U64, load_json
-from asyncckpt.formats.block import Block, dump_json, seal
+from asyncckpt.formats.binary import LE_U64
+from asyncckpt.formats.block import Block
 from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, aligned, place
+from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.dtype import item_size
 from asyncckpt.model.ranges import ByteRange
