@@ -55,6 +55,14 @@ def load_plainly(path: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load_file(path).items()}
 
 
+def load_numpy(path: Path) -> dict[str, np.ndarray]:
+    """The package's load for numpy, which copies every byte into an array of its own."""
+    from safetensors.numpy import load_file
+
+    arrays: dict[str, np.ndarray] = load_file(path)
+    return arrays
+
+
 def load_and_pass(path: Path) -> dict[str, np.ndarray]:
     """The package's load and one pass over every byte."""
     arrays = load_plainly(path)
