@@ -70,15 +70,11 @@ def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums
     return np.concatenate([chunking.of_tensor(number, checksums) for number in order])
 
 
-def with_checksums(stored: Sequence[StoredTensor], block: Block) -> tuple[StoredTensor, ...]:
-    """The tensors, in the order of the block, with its checksums and boxes. Raises LayoutError."""
-    tensors = list(stored)
-    add_checksums(tensors, block)
-    return tuple(tensors)
-
-
 def add_checksums(stored: list[StoredTensor], block: Block) -> None:
-    """The same in place: a second list of very many small tensors would take more memory than their file."""
+    """Give the tensors, listed in the order of the block, its checksums and boxes. Raises LayoutError.
+
+    In place: a second list of very many small tensors would take more memory than their file.
+    """
     block.share_names([tensor.name for tensor in stored])
     chunking = block.chunking([tensor.metadata.size for tensor in stored])
     for number, tensor in enumerate(stored):

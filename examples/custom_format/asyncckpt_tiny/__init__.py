@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from math import prod
 
 from asyncckpt import ICheckpointFormat, LayoutError, TensorMetadata, TruncatedError
-from asyncckpt.formats.arrangement import build_block, decode_arranged, with_checksums
+from asyncckpt.formats.arrangement import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.binary import LE_U64
 from asyncckpt.formats.block import Block
 from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, StoredTensor, need_exactly
@@ -88,7 +88,8 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         StoredTensor(tensor, (Extent(payload.offset, payload.size),))
         for tensor, payload in zip(tensors, payloads, strict=True)
     ]
-    metadata, arranged = decode_arranged(block.metadata, with_checksums(stored, block))
+    add_checksums(stored, block)
+    metadata, arranged = decode_arranged(block.metadata, stored)
     return Index(
         format=TinyFormat.name,
         version="1",
