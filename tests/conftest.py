@@ -142,6 +142,14 @@ def sweep_seed() -> int:
     return _sweep_seed()
 
 
+@pytest.fixture(params=["small", "large"])
+def file_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same state as one object, and in parts."""
+    if request.param == "large":
+        monkeypatch.setattr("asyncckpt.operations.write.SMALL_FILE_BYTES", 100)
+    return str(request.param)
+
+
 # --- guards -----------------------------------------------------------------------------------------------------
 
 

@@ -17,14 +17,17 @@ GOLDEN = ROOT / "tests" / "golden"
 HOSTILE_NUMBERS = (0, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - 1)
 
 _DUMP_LINE = re.compile(r"^([0-9a-f]{8})  ((?:[0-9a-f]{2} ?){1,16}) *\|([^\n]*?)\|(?: |$)", re.MULTILINE)
+DataT = TypeVar("DataT")
 T = TypeVar("T")
 
 
-def outcome(read: Callable[[bytes], T], data: bytes) -> T | None:
+def outcome(
+    read: Callable[[DataT], T], data: DataT, *, refusals: tuple[type[Exception], ...] = (FormatError,)
+) -> T | None:
     """What reading gives; None where it is refused with a FormatError. Any other error is the test's."""
     try:
         return read(data)
-    except FormatError:
+    except refusals:
         return None
 
 

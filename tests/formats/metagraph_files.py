@@ -6,23 +6,19 @@ all of them right again, as an attacker would.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index
 from asyncckpt.formats.metagraph import MetagraphFormat
 from asyncckpt.formats.metagraph_hash import hash_of, root_of, short_hash
 from asyncckpt.formats.metagraph_header import HEADER_BYTES, Header, Section, decode_header, decode_sections
-from asyncckpt.formats.plan import StreamPlan
-from asyncckpt.formats.render import render
 from asyncckpt.model.metadata import CheckpointMetadata
-from asyncckpt.model.shard import ShardData
-from tests.formats.state_files import arrays_of
+from tests.formats.attacks import with_number
+from tests.formats.state_files import arrays_of, encode_arrays, parse
 
 NAME = "model.mgb"
 METADATA = 5
@@ -37,32 +33,17 @@ def made(
     name: str = NAME,
 ) -> bytes:
     """The bundle of one shard."""
-    content, views = content_of([ShardData.from_arrays(arrays)], metadata or CheckpointMetadata())
-    (plan,) = fmt.plan(content, name=name)
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
-    assert len(data) <= (plan.size_bound if isinstance(plan, StreamPlan) else plan.size)
-    return data
+    return encode_arrays(fmt, arrays, metadata, name=name)
 
 
 def parsed(fmt: MetagraphFormat, data: bytes, siblings: Mapping[str, bytes] | None = None) -> Index:
-    views = {name: memoryview(content) for name, content in (siblings or {}).items()}
-    return parse_bytes(fmt.parse(SourceInfo(NAME, len(data))), memoryview(data), views)
+    return parse(fmt, data, siblings, name=NAME)
 
 
 def read_back(
     fmt: MetagraphFormat, data: bytes, siblings: Mapping[str, bytes] | None = None
 ) -> dict[str, np.ndarray]:
     return arrays_of(parsed(fmt, data, siblings), data, siblings)
-
-
-def read_all(
-    fmt: MetagraphFormat, data: bytes, siblings: Mapping[str, bytes] | None = None
-) -> tuple[Any, ...]:
-    """Everything a bundle says, comparable bit by bit."""
-    index = parsed(fmt, data, siblings)
-    tensors = arrays_of(index, data, siblings)
-    listed = {name: (array.dtype.name, array.shape, array.tobytes()) for name, array in tensors.items()}
-    return index.tree, index.metadata, listed
 
 
 @dataclass
@@ -83,10 +64,7 @@ class Opened:
 
     def put(self, section: int, at: int, layout: str, value: int) -> None:
         """Overwrite one number of a section, cut to its width."""
-        size = struct.calcsize(layout)
-        number = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
-        old = self.sections[section]
-        self.sections[section] = old[:at] + number + old[at + size :]
+        self.sections[section] = with_number(self.sections[section], at, layout, value)
 
     def change_row(self, section: int, **changes: int) -> None:
         self.rows = [replace(row, **changes) if row.type == section else row for row in self.rows]

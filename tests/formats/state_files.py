@@ -1,16 +1,16 @@
-"""Whole states to the bytes of one or more files and back, in memory, for the tests of formats."""
+"""States, contents and arrays to the bytes of one or more files and back, in memory, for the tests of formats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from asyncckpt.formats.assemble import check_chunks, gather
-from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.base import ICheckpointFormat, content_of, read_shards
 from asyncckpt.formats.index import Extent, Index, SourceInfo, parse_bytes
-from asyncckpt.formats.plan import Content, FilePlan
+from asyncckpt.formats.plan import Content, FilePlan, StreamPlan, TensorBytes
 from asyncckpt.formats.render import digest_file, render
 from asyncckpt.model.dtype import array_from
 from asyncckpt.model.metadata import CheckpointMetadata
@@ -31,12 +31,16 @@ def content_of_state(
 def encode_files(
     fmt: ICheckpointFormat, state: Any, metadata: CheckpointMetadata | None = None, *, name: str | None = None
 ) -> dict[str, bytes]:
-    """Every file of a state, in the order of writing; as when saving, each knows the digests of those before it."""
+    """Every file of a state, in the order of writing."""
     content, views = content_of_state(state, metadata)
+    return encode_content_files(fmt, content, views, name=name)
 
-    def read(tensor: int, start: int, end: int) -> memoryview:
-        return views[tensor][start:end]
 
+def encode_content_files(
+    fmt: ICheckpointFormat, content: Content, views: Sequence[memoryview], *, name: str | None = None
+) -> dict[str, bytes]:
+    """Every file, in the order of writing; as when saving, each knows the digests of those before it."""
+    read = from_views(views)
     files = {}
     checksums = None
     for plan in fmt.plan(content, name=name or f"model{fmt.extension}"):
@@ -53,9 +57,50 @@ def encode(fmt: ICheckpointFormat, state: Any, metadata: CheckpointMetadata | No
     return data
 
 
-def parse(fmt: ICheckpointFormat, data: bytes, siblings: Mapping[str, bytes] | None = None) -> Index:
-    views = {name: memoryview(content) for name, content in (siblings or {}).items()}
-    return parse_bytes(fmt.parse(SourceInfo(f"model{fmt.extension}", len(data))), memoryview(data), views)
+def encode_arrays(
+    fmt: ICheckpointFormat,
+    arrays: Mapping[str, np.ndarray],
+    metadata: CheckpointMetadata | None = None,
+    *,
+    name: str | None = None,
+) -> bytes:
+    """One shard, without a tree, as one file."""
+    content, views = content_of([ShardData.from_arrays(arrays)], metadata or CheckpointMetadata())
+    return encode_content(fmt, content, views, name=name)
+
+
+def encode_content(
+    fmt: ICheckpointFormat, content: Content, views: Sequence[memoryview], *, name: str | None = None
+) -> bytes:
+    """A content as one file, as large as its plan says."""
+    (plan,) = fmt.plan(content, name=name or f"model{fmt.extension}")
+    data = render(plan, from_views(views))
+    if isinstance(plan, StreamPlan):
+        assert len(data) <= plan.size_bound
+    else:
+        assert len(data) == plan.size
+    return data
+
+
+def from_views(views: Sequence[memoryview]) -> TensorBytes:
+    """What a plan reads the bytes of its tensors with."""
+
+    def read(tensor: int, start: int, end: int) -> memoryview:
+        return views[tensor][start:end]
+
+    return read
+
+
+def parse(
+    fmt: ICheckpointFormat,
+    data: bytes,
+    siblings: Mapping[str, bytes] | None = None,
+    *,
+    name: str | None = None,
+) -> Index:
+    views = {sibling: memoryview(content) for sibling, content in (siblings or {}).items()}
+    source = SourceInfo(name or f"model{fmt.extension}", len(data))
+    return parse_bytes(fmt.parse(source), memoryview(data), views)
 
 
 def arrays_of(
@@ -89,4 +134,16 @@ def read_all(
     index = parse(fmt, data, siblings)
     tensors = arrays_of(index, data, siblings)
     listed = {name: (array.dtype.name, array.shape, array.tobytes()) for name, array in tensors.items()}
-    return index.tree, index.metadata, listed
+    return index.metadata, index.tree, listed
+
+
+def read_all_shards(fmt: ICheckpointFormat, data: bytes) -> tuple[Any, ...]:
+    """Everything a file says, shard by shard, comparable bit by bit."""
+    index = parse(fmt, data)
+    shards = read_shards(index, memoryview(data))
+    return (
+        index.metadata,
+        index.tree,
+        [[(t, bytes(v)) for t, v in shard] for shard in shards],
+        [t.metadata for t in index.tensors],
+    )

@@ -24,7 +24,7 @@ from asyncckpt.formats.index import Index, SourceInfo
 from asyncckpt.formats.safetensors import SafetensorsFormat
 from asyncckpt.model.metadata import CheckpointMetadata, TrainingMetadata
 from asyncckpt.testing.strategies import assert_identical
-from tests.formats import state_files
+from tests.formats import attacks, state_files
 from tests.formats.attacks import GOLDEN, bit_flips, mutations
 from tests.independent import safetensors_reader
 
@@ -45,10 +45,7 @@ def read_all(files: dict[str, bytes]) -> tuple[Any, ...]:
 
 
 def outcome(files: dict[str, bytes]) -> tuple[Any, ...] | None:
-    try:
-        return read_all(files)
-    except (FormatError, IncompleteCheckpointError):
-        return None
+    return attacks.outcome(read_all, files, refusals=(FormatError, IncompleteCheckpointError))
 
 
 def foreign(

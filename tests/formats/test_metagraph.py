@@ -29,7 +29,6 @@ from asyncckpt.formats.metagraph import MetagraphFormat
 from asyncckpt.formats.metagraph_hash import hash_of
 from asyncckpt.formats.metagraph_sections import TIED_EDGE, checksum_text
 from asyncckpt.formats.plan import Content, FilePlan
-from asyncckpt.formats.render import render
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     ShardingMetadata,
@@ -47,7 +46,8 @@ from tests.formats.attacks import (
     outcome,
     with_number,
 )
-from tests.formats.metagraph_files import Opened, made, parsed, read_all, read_back, resealed, with_header
+from tests.formats.metagraph_files import Opened, made, parsed, read_back, resealed, with_header
+from tests.formats.state_files import encode_content, read_all
 from tests.independent import metagraph_reader
 
 MOMENT = datetime(2026, 1, 8, 4, 35, tzinfo=UTC)
@@ -98,9 +98,7 @@ async def test_shards_and_metadata_come_back_as_they_were() -> None:
 @given(st.lists(arrays(), max_size=4))
 def test_any_array_survives(values: list[np.ndarray]) -> None:
     shard = ShardData.from_arrays({f"t{i}": value for i, value in enumerate(values)})
-    content, views = content_of([shard], CheckpointMetadata())
-    (plan,) = PLAIN.plan(content, name="m.mgb")
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
+    data = encode_content(PLAIN, *content_of([shard], CheckpointMetadata()))
     again = read_back(PLAIN, data)
     assert {n: (a.dtype.name, a.shape) for n, a in again.items()} == {
         n: (a.dtype.name, a.shape) for n, a in shard.arrays().items()
@@ -112,8 +110,7 @@ def test_every_payload_begins_at_a_multiple_of_64_and_boxes_come_back() -> None:
     shard = ShardData.from_arrays({f"t{i}": np.zeros(i, "u1") for i in range(5)})
     content, views = content_of([shard], CheckpointMetadata())
     boxed = tuple(replace(t, global_shape=(100,), origin=(i,)) for i, t in enumerate(content.tensors))
-    (plan,) = PLAIN.plan(replace(content, tensors=boxed, tree={"k": 1}), name="m.mgb")
-    index = parsed(PLAIN, render(plan, lambda tensor, start, end: views[tensor][start:end]))
+    index = parsed(PLAIN, encode_content(PLAIN, replace(content, tensors=boxed, tree={"k": 1}), views))
     assert index.tree == {"k": 1}
     assert all(t.extents[0].offset % 64 == 0 for t in index.tensors)
     assert [(t.metadata.global_shape, t.metadata.origin) for t in index.tensors] == [

@@ -33,7 +33,8 @@ from asyncckpt.model.digests import crc32c
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
 from tests.formats.attacks import HOSTILE_NUMBERS, mutations, outcome
-from tests.formats.metagraph_files import Opened, made, parsed, read_all, read_back, resealed, with_header
+from tests.formats.metagraph_files import Opened, made, parsed, read_back, resealed, with_header
+from tests.formats.state_files import from_views, read_all
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -361,7 +362,7 @@ def stream_of(tensors: int) -> tuple[StreamPlan, Iterator[bytes]]:
     )
     (plan,) = MetagraphFormat(compress=True).plan(content, name="m.mgb")
     assert isinstance(plan, StreamPlan)
-    return plan, plan.chunks(lambda tensor, start, end: views[tensor][start:end])
+    return plan, plan.chunks(from_views(views))
 
 
 def own_threads() -> list[threading.Thread]:
@@ -398,8 +399,5 @@ def test_a_stream_can_be_made_again() -> None:
     content, views = content_of([ShardData.from_arrays(SMALL)], CheckpointMetadata())
     (plan,) = MetagraphFormat(compress=True).plan(content, name="m.mgb")
     assert isinstance(plan, StreamPlan)
-    bodies = [
-        b"".join(plan.chunks(lambda tensor, start, end: views[tensor][start:end])) + plan.head()
-        for _ in range(2)
-    ]
+    bodies = [b"".join(plan.chunks(from_views(views))) + plan.head() for _ in range(2)]
     assert bodies[0] == bodies[1]

@@ -24,14 +24,14 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index, SourceInfo
 from asyncckpt.formats.metadata_json import DTYPE_NUMBERS, MetadataSerializer, decode_timestamp
 from asyncckpt.formats.mlcp import MlcpFormat, SingleFileCheckpointFormat, dotnet_string
 from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
 from asyncckpt.model.metadata import CheckpointMetadata, ShardingMetadata, ShardMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import arrays
+from tests.formats import state_files
 from tests.formats.attacks import (
     GOLDEN,
     HOSTILE_NUMBERS,
@@ -45,31 +45,21 @@ from tests.independent import mlcp_reader
 
 SAMPLES = GOLDEN / "mlcp"
 MOMENT = datetime(2026, 1, 8, 4, 35, 0, 123456, tzinfo=UTC)
+FORMAT = MlcpFormat()
 
 
 def parse(data: bytes) -> Index:
-    return parse_bytes(MlcpFormat().parse(SourceInfo("m.checkpoint", len(data))), memoryview(data))
+    return state_files.parse(FORMAT, data)
 
 
 def read_all(data: bytes) -> tuple[Any, ...]:
-    """Everything a file says, comparable."""
-    index = parse(data)
-    shards = read_shards(index, memoryview(data))
-    return (
-        index.metadata,
-        index.tree,
-        [[(t, bytes(v)) for t, v in shard] for shard in shards],
-        [t.metadata for t in index.tensors],
-    )
+    return state_files.read_all_shards(FORMAT, data)
 
 
 def smallest() -> bytes:
     """The golden file: one tensor of three float32."""
-    content, views = content_of(
-        [ShardData.from_arrays({"w": np.arange(3, dtype="<f4")})], CheckpointMetadata(timestamp=MOMENT)
-    )
-    (plan,) = MlcpFormat().plan(content, name="smallest.checkpoint")
-    return render(plan, lambda tensor, start, end: views[tensor][start:end])
+    tensors = {"w": np.arange(3, dtype="<f4")}
+    return state_files.encode_arrays(FORMAT, tensors, CheckpointMetadata(timestamp=MOMENT))
 
 
 SMALLEST = smallest()
@@ -166,9 +156,7 @@ async def test_shards_and_metadata_come_back_as_they_were() -> None:
 @given(st.lists(arrays(), max_size=4))
 def test_any_array_survives(values: list[np.ndarray]) -> None:
     shard = ShardData.from_arrays({f"t{i}": value for i, value in enumerate(values)})
-    content, views = content_of([shard], CheckpointMetadata())
-    (plan,) = MlcpFormat().plan(content, name="m.checkpoint")
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
+    data = state_files.encode_content(FORMAT, *content_of([shard], CheckpointMetadata()))
     (again,) = read_shards(parse(data), memoryview(data))
     assert [(t.name, t.dtype, t.shape) for t in again.tensor_info] == [
         (t.name, t.dtype, t.shape) for t in shard.tensor_info
@@ -181,8 +169,7 @@ def test_every_payload_begins_at_a_multiple_of_64_and_boxes_come_back() -> None:
     shard = ShardData.from_arrays({f"t{i}": np.zeros(i, "u1") for i in range(5)})
     content, views = content_of([shard], CheckpointMetadata())
     boxed = tuple(replace(t, global_shape=(100,), origin=(i,)) for i, t in enumerate(content.tensors))
-    (plan,) = MlcpFormat().plan(replace(content, tensors=boxed, tree={"k": 1}), name="m.checkpoint")
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
+    data = state_files.encode_content(FORMAT, replace(content, tensors=boxed, tree={"k": 1}), views)
     index = parse(data)
     assert index.tree == {"k": 1}
     assert all(t.extents[0].offset % 64 == 0 for t in index.tensors)
@@ -193,10 +180,7 @@ def test_every_payload_begins_at_a_multiple_of_64_and_boxes_come_back() -> None:
 
 def test_twenty_thousand_tensors_are_planned_and_parsed() -> None:
     names = [f"layers.{i}.weight" for i in range(20_000)]
-    shard = ShardData.from_arrays(dict.fromkeys(names, np.zeros(2, "<f4")))
-    content, views = content_of([shard], CheckpointMetadata())
-    (plan,) = MlcpFormat().plan(content, name="m.checkpoint")
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
+    data = state_files.encode_arrays(FORMAT, dict.fromkeys(names, np.zeros(2, "<f4")))
     assert [t.name for t in parse(data).tensors] == names
 
 
@@ -285,8 +269,7 @@ def test_every_flipped_bit_of_an_empty_checkpoint_is_noticed() -> None:
     # Padded so that the tables end at a multiple of 64: nothing but the version tells it from a 1.0.0 file.
     for pad in range(64):
         metadata = CheckpointMetadata(custom_fields={"pad": "x" * pad})
-        (plan,) = MlcpFormat().plan(Content((), (0,), metadata, {"k": 1}), name="m.checkpoint")
-        data = render(plan, lambda tensor, start, end: b"")
+        data = state_files.encode_content(FORMAT, Content((), (0,), metadata, {"k": 1}), [])
         if data[-4:] == bytes(4) and len(data) % 64 == 0 and data[-5:-4] == b"}":
             break
     assert len(data) % 64 == 0

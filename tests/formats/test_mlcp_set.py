@@ -25,18 +25,18 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats.assemble import check_chunks, gather
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index, SourceInfo
 from asyncckpt.formats.mlcp_set import MlcpSetFormat, ShardHeader
 from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import digest_file, render
+from asyncckpt.formats.render import render
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.load import load
 from asyncckpt.operations.save import save
 from asyncckpt.operations.verify import verify
 from asyncckpt.storage.memory import MemoryStorage
+from tests.formats import state_files
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 from tests.independent import mlcp_reader
 
@@ -48,33 +48,19 @@ Files = dict[str, bytes]
 def parse(files: Files, name: str = "") -> Index:
     """The set whose metadata is the last of the files, or the one of that name."""
     name = name or list(files)[-1]
-    steps = MlcpSetFormat().parse(SourceInfo(name, len(files[name])))
-    return parse_bytes(steps, memoryview(files[name]), {n: memoryview(d) for n, d in files.items()})
+    return state_files.parse(MlcpSetFormat(), files[name], files, name=name)
 
 
 def read_all(files: Files) -> tuple[Any, ...]:
     index = parse(files)
-    tensors = {}
-    for stored in index.tensors:
-        view = gather(stored, lambda e: memoryview(files[index.files[e.file]])[e.offset : e.end])
-        check_chunks(stored, index.chunk_bytes, view)
-        tensors[stored.name] = (stored.metadata, bytes(view))
+    arrays = state_files.arrays_of(index, files[list(files)[-1]], files)
+    tensors = {stored.name: (stored.metadata, arrays[stored.name].tobytes()) for stored in index.tensors}
     return index.metadata, index.tree, tensors
 
 
 def made(content: Content, views: list[memoryview], name: str = "m.metadata.json") -> Files:
-    """The files as a save makes them: each knows the checksums of those before it."""
-    files = {}
-    checksums = None
-
-    def read(tensor: int, start: int, end: int) -> memoryview:
-        return views[tensor][start:end]
-
-    for plan in MlcpSetFormat().plan(content, name=name):
-        digests = digest_file(plan, read, checksums)
-        checksums = digests.checksums
-        files[plan.name] = render(plan, read, digests)
-    return files
+    """The files as a save makes them."""
+    return state_files.encode_content_files(MlcpSetFormat(), content, views, name=name)
 
 
 def smallest() -> Files:
@@ -164,7 +150,7 @@ def test_several_shards_come_back_with_their_ranks_and_places() -> None:
 def test_the_metadata_alone_can_be_rendered_too() -> None:
     content, views = two_shards()
     plans = MlcpSetFormat().plan(content, name="m.metadata.json")
-    alone = render(plans[-1], lambda tensor, start, end: views[tensor][start:end])
+    alone = render(plans[-1], state_files.from_views(views))
     assert alone == made(content, views)["m.metadata.json"]
 
 

@@ -24,7 +24,7 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index, SourceInfo
 from asyncckpt.formats.mldf import MldfFormat
 from asyncckpt.formats.mldf_header import (
     DATA_CRC_AT,
@@ -38,7 +38,6 @@ from asyncckpt.formats.mldf_header import (
     row_offsets,
 )
 from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
 from asyncckpt.model.digests import crc32_of_zeros
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
@@ -49,6 +48,7 @@ from asyncckpt.model.metadata import (
 )
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import arrays
+from tests.formats import state_files
 from tests.formats.attacks import (
     GOLDEN,
     HOSTILE_NUMBERS,
@@ -62,32 +62,23 @@ from tests.independent import mldf_reader
 
 SAMPLES = GOLDEN / "mldf"
 MOMENT = datetime(2026, 1, 8, 4, 35, 0, 123456, tzinfo=UTC)
+FORMAT = MldfFormat()
 
 
 def parse(data: bytes) -> Index:
-    return parse_bytes(MldfFormat().parse(SourceInfo("m.mldf", len(data))), memoryview(data))
+    return state_files.parse(FORMAT, data)
 
 
 def read_all(data: bytes) -> tuple[Any, ...]:
-    """Everything a file says, comparable."""
-    index = parse(data)
-    shards = read_shards(index, memoryview(data))
-    return (
-        index.metadata,
-        index.tree,
-        [[(t, bytes(v)) for t, v in shard] for shard in shards],
-        [t.metadata for t in index.tensors],
-    )
+    return state_files.read_all_shards(FORMAT, data)
 
 
 def made(content: Content, views: list[memoryview]) -> bytes:
-    (plan,) = MldfFormat().plan(content, name="m.mldf")
-    return render(plan, lambda tensor, start, end: views[tensor][start:end])
+    return state_files.encode_content(FORMAT, content, views)
 
 
-def of_arrays(values: dict[str, np.ndarray], **members: Any) -> bytes:
-    content, views = content_of([ShardData.from_arrays(values)], CheckpointMetadata(timestamp=MOMENT))
-    return made(replace(content, **members), views)
+def of_arrays(values: dict[str, np.ndarray]) -> bytes:
+    return state_files.encode_arrays(FORMAT, values, CheckpointMetadata(timestamp=MOMENT))
 
 
 SMALLEST = of_arrays({"w": np.arange(3, dtype="<f4")})

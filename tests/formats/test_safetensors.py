@@ -391,7 +391,7 @@ def test_harmless_oddities_are_read() -> None:
         "a": {**entry(), "more": 1},
         "e": entry(shape=[0, 2], offsets=[4, 4]),
     }
-    _, metadata, tensors = read_all(made(header, b"\0\0\x80\x3f\0\0\0\x40"))
+    metadata, _, tensors = read_all(made(header, b"\0\0\x80\x3f\0\0\0\x40"))
     assert {name: shape for name, (_, shape, _) in tensors.items()} == {"a": (1,), "e": (0, 2), "b": (1,)}
     assert metadata.custom_fields == {}
 

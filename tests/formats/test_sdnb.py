@@ -26,7 +26,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import content_of, read_shards
 from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index, SourceInfo
 from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.render import render
@@ -36,6 +36,7 @@ from asyncckpt.formats.sdnb_shards import ShardName, assign_shards
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import assert_identical
+from tests.formats import state_files
 from tests.formats.attacks import (
     GOLDEN,
     HOSTILE_NUMBERS,
@@ -70,24 +71,17 @@ def ints(count: int, k: int, dtype: str) -> np.ndarray:
 def parse(
     data: bytes, name: str = "m.sdnb", files: Mapping[str, bytes] | None = None, **options: Any
 ) -> Index:
-    views = {other: memoryview(content) for other, content in (files or {}).items()}
-    return parse_bytes(SdnbFormat(**options).parse(SourceInfo(name, len(data))), memoryview(data), views)
+    return state_files.parse(SdnbFormat(**options), data, files, name=name)
 
 
 def read_all(data: bytes) -> tuple[Any, ...]:
-    index = parse(data)
-    arrays = arrays_of(index, data)
-    listed = {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items()}
-    return index.metadata, index.tree, listed
+    return state_files.read_all(SdnbFormat(), data)
 
 
 def smallest(**options: Any) -> bytes:
     """The golden file: one tensor of three float32."""
-    content, views = content_of(
-        [ShardData.from_arrays({"w": np.arange(3, dtype="<f4")})], CheckpointMetadata(timestamp=MOMENT)
-    )
-    (plan,) = SdnbFormat(**options).plan(content, name="smallest.sdnb")
-    return render(plan, lambda tensor, start, end: views[tensor][start:end])
+    tensors = {"w": np.arange(3, dtype="<f4")}
+    return state_files.encode_arrays(SdnbFormat(**options), tensors, CheckpointMetadata(timestamp=MOMENT))
 
 
 SMALLEST = smallest()

@@ -17,14 +17,16 @@ from asyncckpt.errors import (
     LayoutError,
     ObjectChangedError,
 )
-from asyncckpt.formats.index import SourceInfo, parse_bytes
+from asyncckpt.formats.index import SourceInfo
 from asyncckpt.formats.sdnb import SdnbFormat
 from asyncckpt.formats.sdnb_amend import amend
 from asyncckpt.operations.sdnb_metadata import add_metadata
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
+from tests.formats import state_files
 from tests.formats.attacks import GOLDEN, bit_flips, outcome
-from tests.formats.state_files import arrays_of, encode
+from tests.formats.parser_steps import drive
+from tests.formats.state_files import encode
 from tests.formats.test_flatgraph import foreign
 from tests.formats.test_sdnb import container
 from tests.independent import sdnb_reader
@@ -35,22 +37,14 @@ STATE = {"w": np.arange(6, dtype="<f4").reshape(2, 3), "big": np.arange(400_000,
 
 
 def amended(data: bytes, metadata: dict[str, str], name: str = "m.sdnb") -> bytes:
-    steps = amend(SourceInfo(name, len(data)), metadata)
-    try:
-        need = next(steps)
-        while True:
-            need = steps.send(memoryview(data)[need.start : need.start + need.size])
-    except StopIteration as stop:
-        change = stop.value
+    change = drive(amend(SourceInfo(name, len(data)), metadata), data, len(data))
     new: bytes = change.head + data[change.kept_start : change.kept_end] + change.tail
     assert len(new) == change.size
     return new
 
 
 def read_all(data: bytes) -> tuple[Any, ...]:
-    index = parse_bytes(FMT.parse(SourceInfo("m.sdnb", len(data))), memoryview(data))
-    arrays = arrays_of(index, data)
-    return index.metadata, index.tree, {n: (a.dtype.str, a.shape, a.tobytes()) for n, a in arrays.items()}
+    return state_files.read_all(FMT, data)
 
 
 @pytest.mark.parametrize("name", ["tiny_inline_only.sdnb", "tiny_appended.sdnb"])
@@ -82,7 +76,7 @@ def test_only_the_first_36_bytes_before_the_arrays_change() -> None:
 def test_tables_and_slots_that_nobody_knows_come_through(metadata: bool) -> None:
     data = container(foreign(metadata=metadata))
     for new in (amended(data, {"k": "v"}), amended(amended(data, {"k": "u"}), {"k": "v"})):
-        index = parse_bytes(FMT.parse(SourceInfo("m.sdnb", len(new))), memoryview(new))
+        index = state_files.parse(FMT, new)
         assert index.metadata.custom_fields["k"] == "v"
         assert index.details["graph"]["nodeNames"] == ["matmul_1"]
         assert index.details["graph"]["unknownSlots"] == [13, 14, 15]

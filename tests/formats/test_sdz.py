@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError, LimitExceededError, NotRepresentableError
-from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import Index, Need, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Index, Need, SourceInfo
 from asyncckpt.formats.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.render import digest_content, render
 from asyncckpt.formats.sdnb import SdnbFormat
@@ -29,6 +28,7 @@ from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import assert_identical
+from tests.formats import state_files
 from tests.formats.attacks import (
     GOLDEN,
     HOSTILE_NUMBERS,
@@ -38,6 +38,7 @@ from tests.formats.attacks import (
     outcome,
     with_number,
 )
+from tests.formats.parser_steps import drive, view_of
 from tests.formats.state_files import arrays_of, content_of_state
 from tests.independent import sdnb_reader, sdz_reader
 from tests.java import compile_program
@@ -65,32 +66,21 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def parse(data: bytes, **options: Any) -> Index:
-    return parse_bytes(SdzFormat(**options).parse(SourceInfo("m.sdz", len(data))), memoryview(data))
+    return state_files.parse(SdzFormat(**options), data)
 
 
 def encode(state: Any, metadata: CheckpointMetadata | None = None, **options: Any) -> bytes:
     content, views = content_of_state(state, metadata or CheckpointMetadata(timestamp=MOMENT))
-    (plan,) = SdzFormat(**options).plan(content, name="m.sdz")
-    data = render(plan, lambda tensor, start, end: views[tensor][start:end])
-    if isinstance(plan, StreamPlan):
-        assert len(data) <= plan.size_bound
-    else:
-        assert len(data) == plan.size
-    return data
+    return state_files.encode_content(SdzFormat(**options), content, views)
 
 
 def read_all(data: bytes) -> tuple[Any, ...]:
-    index = parse(data)
-    arrays = arrays_of(index, data)
-    return index.metadata, index.tree, {n: (a.dtype.str, a.shape, a.tobytes()) for n, a in arrays.items()}
+    return state_files.read_all(SdzFormat(), data)
 
 
 def smallest(**options: Any) -> bytes:
-    content, views = content_of(
-        [ShardData.from_arrays({"w": np.arange(3, dtype="<f4")})], CheckpointMetadata(timestamp=MOMENT)
-    )
-    (plan,) = SdzFormat(**options).plan(content, name="smallest.sdz")
-    return render(plan, lambda tensor, start, end: views[tensor][start:end])
+    tensors = {"w": np.arange(3, dtype="<f4")}
+    return state_files.encode_arrays(SdzFormat(**options), tensors, CheckpointMetadata(timestamp=MOMENT))
 
 
 STORED = smallest(compress=False)
@@ -141,9 +131,7 @@ def test_pythons_zipfile_accepts_it_and_sdnb_reads_what_is_inside(kind: str) -> 
         assert archive.testzip() is None
         files = {name: archive.read(name) for name in archive.namelist()}
     leader = next(iter(files))
-    views = {name: memoryview(data) for name, data in files.items()}
-    source = SourceInfo(leader, len(files[leader]))
-    index = parse_bytes(SdnbFormat().parse(source), views[leader], views)
+    index = state_files.parse(SdnbFormat(), files[leader], files, name=leader)
     assert_identical(arrays_of(index, files[leader], files)["big"], STATE["big"])
     assert leader == ("model" if len(files) == 1 else f"model.shard0-of-{len(files)}.sdnb")
 
@@ -255,10 +243,7 @@ def test_frames_cover_the_file_and_follow_its_arrays() -> None:
 
 def test_the_crc32_of_a_file_follows_from_its_parts() -> None:
     content, views = content_of_state(STATE, CheckpointMetadata(timestamp=MOMENT))
-
-    def read(tensor: int, start: int, end: int) -> memoryview:
-        return views[tensor][start:end]
-
+    read = state_files.from_views(views)
     (plan,) = inner_plans(content, SdzFormat(inline_below=0).options.inner)
     digests = digest_content(plan.chunking, read, crc32=True)
     late = plan.finish(digests, read)
@@ -281,23 +266,8 @@ def test_a_plan_beyond_four_gib_is_zip64_throughout() -> None:
     assert b"PK\x06\x06" in tail
     assert b"PK\x06\x07" in tail
     pieces = {region.start: data for region, data in zip(plan.late, late, strict=True)}
-
-    def fetch(start: int, end: int) -> memoryview:
-        data = bytearray(end - start)
-        for at, piece in pieces.items():
-            first, last = max(start, at), min(end, at + len(piece))
-            if first < last:
-                data[first - start : last - start] = piece[first - at : last - at]
-        return memoryview(bytes(data))
-
     steps = SdzFormat().parse(SourceInfo("m.sdz", plan.size))
-    try:
-        need = next(steps)
-        while True:
-            start = min(need.start, plan.size)
-            need = steps.send(fetch(start, min(plan.size, start + need.size)))
-    except StopIteration as stop:
-        index: Index = stop.value
+    index: Index = drive(steps, view_of(pieces), plan.size)
     assert [t.extents[0].offset for t in index.tensors] == [p.offset for p in plan.payloads]
     assert [t.metadata.size for t in index.tensors] == [3 << 30] * 2
 
@@ -307,7 +277,7 @@ def test_a_stream_that_is_given_up_leaves_no_thread() -> None:
     (plan,) = SdzFormat(threads=2).plan(content, name="m.sdz")
     assert isinstance(plan, StreamPlan)
     before = threading.active_count()
-    chunks = plan.chunks(lambda tensor, start, end: views[tensor][start:end])
+    chunks = plan.chunks(state_files.from_views(views))
     assert next(chunks).startswith(b"PK\x03\x04")
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from asyncckpt.formats.deflate import (
     inflate_frame,
     size_bound,
 )
-from asyncckpt.formats.index import Need, SourceInfo
+from asyncckpt.formats.index import SourceInfo
 from asyncckpt.formats.zip_archive import (
     DEFLATED,
     DESCRIPTOR_FLAG,
@@ -43,21 +43,7 @@ from asyncckpt.formats.zip_archive import (
     read_archive,
 )
 from tests.formats.attacks import HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
-
-
-def drive(
-    steps: Generator[Need, memoryview, Any], data: bytes | Callable[[int, int], bytes], size: int
-) -> Any:
-    """Run a parser over bytes, or over a function that makes them up."""
-    try:
-        need = next(steps)
-        while True:
-            start = need.start if need.start >= 0 else max(0, size + need.start)
-            end = min(size, start + need.size)
-            piece = data[start:end] if isinstance(data, bytes) else data(start, end)
-            need = steps.send(memoryview(piece))
-    except StopIteration as stop:
-        return stop.value
+from tests.formats.parser_steps import drive, view_of
 
 
 def read(data: bytes, limits: ZipLimits | None = None) -> Archive:
@@ -128,18 +114,6 @@ def archive_of(entries: list[ZipEntry], comment: bytes = b"") -> tuple[dict[int,
             position += len(pieces[position])
     pieces[position] = central_directory(placed, position, comment=comment)
     return pieces, position + len(pieces[position])
-
-
-def view_of(pieces: dict[int, bytes]) -> Callable[[int, int], bytes]:
-    def fetch(start: int, end: int) -> bytes:
-        data = bytearray(end - start)
-        for at, piece in pieces.items():
-            first, last = max(start, at), min(end, at + len(piece))
-            if first < last:
-                data[first - start : last - start] = piece[first - at : last - at]
-        return bytes(data)
-
-    return fetch
 
 
 @pytest.mark.parametrize("method", [STORED, DEFLATED])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from asyncckpt.operations.convert import convert
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from asyncckpt.storage.s3 import S3Storage
+from tests.disks import files_in, largest_file
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.servers import GcsBucket, S3Bucket
 
@@ -36,10 +36,6 @@ async def refused(call: Awaitable[object], kind: type[BaseException], *says: str
     for text in says:
         assert text in message, message
     return message
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture
@@ -250,17 +246,6 @@ async def test_a_state_that_holds_itself(tmp_path: Path) -> None:
 
 
 # --- disks ------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """A real refusal by the kernel: no file may grow beyond `size`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("items", [300_000, 3_000_000], ids=["small", "in parts"])

@@ -11,34 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
-from asyncckpt.operations import write
 from asyncckpt.testing.faults import Outcome, sweep
 from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
 from asyncckpt.testing.strategies import assert_identical
+from tests.operations.overwrites import KEY, OLD, assert_old_or_new, fail_each_call, new_state
 from tests.operations.places import EVERYWHERE, HERE, Medium, open_medium
 
 How = Literal["task", "token", "timeout"]
-KEY = "run/a.checkpoint"
-OLD = {"old": np.arange(10)}
-
-
-def new_state(kind: str = "memory") -> dict[str, Any]:
-    """A few parts; S3's can't be small."""
-    items = 400_000 if kind == "minio" else 50_000
-    return {"w": [np.full(items, i, np.float32) for i in range(8)], "step": 2}
-
-
-@pytest.fixture(params=["small", "large"])
-def file_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same state as one object, and in parts."""
-    if request.param == "large":
-        monkeypatch.setattr(write, "SMALL_FILE_BYTES", 100)
-    return str(request.param)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -61,15 +44,7 @@ async def test_save_cancelled_at_every_await(
             return await asyncckpt.save(state, (medium.storage, KEY), overwrite=True, cancellation=token)
 
         async def check(k: int, outcome: Outcome[Any]) -> None:
-            assert medium.leftovers() == [], f"after a cancel at await {k}"
-            found = await asyncckpt.load((medium.storage, KEY))
-            if "old" in found:
-                assert not outcome.completed
-                assert_identical(found, OLD)
-            else:
-                assert_identical(found, state)
-                await asyncckpt.save(OLD, (medium.storage, KEY), overwrite=True)
-            assert [info.key async for info in medium.storage.list()] == [KEY]
+            await assert_old_or_new(medium, state, outcome, k)
             assert outcome.completed or _is_cancellation(outcome.error, how)
 
         await _sweep(save, check, medium, how=how, times=times, seed=sweep_seed)
@@ -126,26 +101,8 @@ async def test_save_failed_at_every_storage_call(
     state = new_state()
     async with open_medium(kind, tmp_path, request) as medium:
         for error_kind in storage_error_kinds():
-            calls = await _fail_each_call(medium, state, partial(injected_error, error_kind), when)
+            calls = await fail_each_call(medium, state, partial(injected_error, error_kind), when)
             assert calls >= 1
-
-
-async def _fail_each_call(medium: Medium, state: Any, error: Any, when: Literal["before", "after"]) -> int:
-    fail_at = 0
-    while True:
-        await asyncckpt.save(OLD, (medium.storage, KEY), overwrite=True)
-        faulty = FaultyStorage(medium.storage, fail_at=fail_at, error=error, when=when)
-        try:
-            await asyncckpt.save(state, (faulty, KEY), overwrite=True)
-        except asyncckpt.AsyncCkptError:
-            assert faulty.failed
-        assert medium.leftovers() == []
-        found = await asyncckpt.load((medium.storage, KEY))
-        assert_identical(found, OLD if "old" in found else state)
-        if not faulty.failed:
-            assert "old" not in found
-            return fail_at
-        fail_at += 1
 
 
 @pytest.mark.parametrize("kind", HERE)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from typing import Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.storage.scripted_server import ScriptedServer, read_request
 
 Fate = Literal["pass", "lose request", "lose answer", "flip a bit", "stay silent"]
 
@@ -40,22 +39,16 @@ class Seen:
         return {"PUT": "Put", "GET": "Get", "HEAD": "Head", "DELETE": "Delete"}.get(self.method, self.method)
 
 
-class Relay:
-    """Serves one request on each connection; `decide` says what becomes of it.
-
-    Use it as a context manager; all its threads are joined at the end.
-    """
+class Relay(ScriptedServer):
+    """Serves one request on each connection; `decide` says what becomes of it."""
 
     def __init__(self, upstream_url: str) -> None:
+        super().__init__(self._answer)
         parts = urlsplit(upstream_url)
         assert parts.hostname is not None
         assert parts.port is not None
         self._upstream = (parts.hostname, parts.port)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self._open: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self.endpoint_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.endpoint_url = self.url
         self.seen: list[Seen] = []
         self.decide: Callable[[Seen], Fate] = lambda _: "pass"
 
@@ -67,57 +60,16 @@ class Relay:
     def operations(self) -> list[str]:
         return [seen.operation for seen in self.seen]
 
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            sockets = [self._listener, *self._open]
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self, function: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=function, args=args, name="relay", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                self._open.add(client)
-            self._start(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            with client, client.makefile("rb") as reader:
-                self._answer(client, reader)
-        except OSError:
-            # The client is gone: that is what many of the tests are about.
-            return
-        finally:
-            with self._lock:
-                self._open.discard(client)
-
-    def _answer(self, client: socket.socket, reader: BinaryIO) -> None:
-        lines = _read_head(reader)
+    def _answer(self, client: socket.socket) -> None:
+        head, content = read_request(client)
+        lines = [line for line in head if not line.lower().startswith("connection:")]
         if not lines:
             return
         method, target, _ = lines[0].split(" ", 2)
         headers = {
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
-        body = bytearray(reader.read(int(headers.get("content-length", 0))))
+        body = bytearray(content)
         seen = Seen(method, target, headers, len(body))
         self.seen.append(seen)
         fate = self.decide(seen)
@@ -137,13 +89,3 @@ class Relay:
             upstream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
             with upstream.makefile("rb") as reader:
                 return reader.read()
-
-
-def _read_head(reader: BinaryIO) -> list[str]:
-    lines: list[str] = []
-    while True:
-        line = reader.readline().decode("latin-1").rstrip("\r\n")
-        if not line:
-            return lines
-        if not line.lower().startswith("connection:"):
-            lines.append(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,12 +17,13 @@ class ScriptedServer:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.connections = 0
-        self._open: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         self._start(self._accept)
@@ -31,10 +32,13 @@ class ScriptedServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _shut_down([self._listener])
         self._listener.close()
+        # Once nobody accepts any more, the list of connections is complete.
+        self._threads[0].join()
+        with self._lock:
+            open_now = list(self._open)
+        _shut_down(open_now)
         for thread in self._threads:
             thread.join()
 
@@ -50,17 +54,31 @@ class ScriptedServer:
             except OSError:
                 return
             self.connections += 1
-            self._open.append(connection)
+            with self._lock:
+                self._open.add(connection)
             self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            self._handler(connection)
+        try:
+            with connection:
+                self._handler(connection)
+        except OSError:
+            # The client is gone: that is what many of the tests are about.
+            return
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+
+
+def _shut_down(sockets: Sequence[socket.socket]) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 def read_request(connection: socket.socket) -> tuple[list[str], bytes]:
     """The lines of the head, and the body by its Content-Length; no line at all when the client is gone."""
-    data = b""
+    data = bytearray()
     while b"\r\n\r\n" not in data:
         more = connection.recv(65536)
         if not more:
@@ -76,7 +94,7 @@ def read_request(connection: socket.socket) -> tuple[list[str], bytes]:
         if not more:
             break
         body += more
-    return lines, body
+    return lines, bytes(body)
 
 
 def answering(body: bytes, *, status: str = "200 OK", extra: str = "") -> Handler:

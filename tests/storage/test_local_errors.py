@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from asyncckpt.errors import (
 from asyncckpt.storage.local import LocalStorage, kernel
 from asyncckpt.storage.local.errors import translated
 from asyncckpt.testing.storage_reading import call
+from tests.disks import files_in, largest_file
 
 BY_ERRNO = [
     (errno.ENOSPC, StorageFullError),
@@ -48,10 +47,6 @@ BY_ERRNO = [
 def storage(tmp_path: Path) -> LocalStorage:
     (tmp_path / "key").write_bytes(b"old")
     return LocalStorage(tmp_path)
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def fail(code: int, *, when: Callable[..., bool] = lambda *_, **__: True, real: Any = None) -> Any:
@@ -125,16 +120,6 @@ def test_an_error_without_a_number() -> None:
 
 
 # -- no space ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_a_real_limit_of_the_file_size(storage: LocalStorage, tmp_path: Path) -> None:
