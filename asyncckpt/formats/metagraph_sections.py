@@ -20,7 +20,6 @@ Nodes have the order of the content, so a node's number is its tensor's.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +29,7 @@ from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
 from asyncckpt.formats.binary import decode_utf8, encode_utf8
 from asyncckpt.formats.metagraph_hash import HASH_BYTES, node_ids
 from asyncckpt.formats.plan import aligned
+from asyncckpt.model.dtype import dtype_name, numpy_dtype
 from asyncckpt.model.metadata import TensorMetadata
 
 IN_BASE = 1
@@ -120,7 +120,8 @@ def _decode_tensor(entry: memoryview, rank: int, dtype_size: int, digest: bytes)
     dims = 8 * rank
     shape = struct.unpack_from(f"<{rank}Q", entry)
     name = decode_utf8(entry[dims + dtype_size :], "a tensor's name")
-    dtype = sys.intern(decode_utf8(entry[dims : dims + dtype_size], f"the dtype of tensor {name!r}"))
+    text = decode_utf8(entry[dims : dims + dtype_size], f"the dtype of tensor {name!r}")
+    dtype = dtype_name(numpy_dtype(text))  # the string that all tensors of the dtype share
     if shape and max(shape) >= _MAX_DIM:
         raise LimitExceededError(f"tensor {name!r} has the shape {list(shape)}")
     return TensorMetadata(name, dtype, shape, checksum=checksum_text(digest))
