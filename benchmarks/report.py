@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ class Run:
     results: Sequence[Result]
     goals: Sequence[Figure]
     figures: Sequence[Figure]
-    formats: Sequence[Figure]
+    formats: Mapping[str, Sequence[Figure]]
 
     def write(self, path: Path = RESULTS) -> None:
         """Write the JSON."""
@@ -46,7 +46,9 @@ class Run:
             "results": [_rounded(asdict(result)) for result in self.results],
             "goals": [_figure(figure) for figure in self.goals],
             "figures": [_figure(figure) for figure in self.figures],
-            "formats": [_figure(figure) for figure in self.formats],
+            "formats": {
+                title: [_figure(figure) for figure in found] for title, found in self.formats.items()
+            },
         }
 
     def text(self) -> str:
@@ -68,8 +70,7 @@ class Run:
         if self.figures:
             rows = [_figure_row(figure) for figure in self.figures]
             tables.append(("Counts and times", _FIGURE_HEADER, rows))
-        if self.formats:
-            tables.append(("Formats", *_matrix(self.formats)))
+        tables += [(title, *_matrix(found)) for title, found in self.formats.items()]
         return [table for table in tables if table[2]]
 
 

@@ -51,7 +51,7 @@ class Suite:
     small: State
     results: list[Result] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    formats: list[Figure] = field(default_factory=list)
+    formats: dict[str, list[Figure]] = field(default_factory=dict)
 
     async def run(self) -> None:
         self.figures += await idle_gaps("at the start")
@@ -63,9 +63,10 @@ class Suite:
             self.figures += await time_planning(self.small)
         if "formats" in self.choice.scenarios:
             _say("formats")
-            self.formats += await compare_formats(
-                self.large, rounds=self.choice.rounds, names=self.choice.formats
-            )
+            found = await compare_formats(self.large, rounds=self.choice.rounds, names=self.choice.formats)
+            self.formats["Formats, save and load"] = found.speeds
+            self.formats["Formats, opens and reads on a disk"] = found.reads
+            self.figures += found.package
 
     async def _run_target(self, name: str) -> None:
         try:
@@ -84,7 +85,8 @@ class Suite:
             _say("requests and bytes")
             async with target.storage() as storage:
                 self.figures += await count_requests(storage, target.sink, self.large)
-                self.formats += await count_reads(storage, target.sink, self.large, self.choice.formats)
+                counted = await count_reads(storage, target.sink, self.large, self.choice.formats)
+            self.formats["Formats, an open and one tensor from S3"] = counted
         if target.name == SINK and "training" in chosen:
             _say(f"{target.name}: a training loop beside the save")
             contenders = [c for c in self._contenders(target) if c.name != "s3fs"]

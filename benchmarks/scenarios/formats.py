@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,33 @@ _WITHIN = 0.85
 _BESIDE_ROUNDS = 7
 
 
-async def compare_formats(state: State, *, rounds: int, names: Sequence[str] = ()) -> list[Figure]:
+@dataclass
+class FormatFigures:
+    """What was measured: speeds beside MLCP's, opens and reads, and safetensors beside its own package."""
+
+    speeds: list[Figure] = field(default_factory=list)
+    reads: list[Figure] = field(default_factory=list)
+    package: list[Figure] = field(default_factory=list)
+
+
+async def compare_formats(state: State, *, rounds: int, names: Sequence[str] = ()) -> FormatFigures:
     """Save and load of each format as a ratio of MLCP's speed, in memory; then its opens and reads, on the disk.
 
     Compressing, opens and reads get an eighth of the state: what they show does not depend on its size.
     A format that fails is shown as missed, with its error.
     """
+    figures = FormatFigures()
     part = _eighth_of(state)
     with ranking_folder(state.nbytes) as folder:
         measured = [Measured(folder, s, part if s.compressed else state) for s in subjects(names)]
-        figures = await _run_rounds(measured, rounds)
+        figures.speeds += await _run_rounds(measured, rounds)
     reference = next(one for one in measured if one.subject.name == REFERENCE)
     with tempfile.TemporaryDirectory(prefix="asyncckpt-bench-") as folder:
         for one in measured:
-            figures += one.ratios(reference)
-            figures += await Measured(Path(folder), one.subject, part).reads()
+            figures.speeds += one.ratios(reference)
+            figures.reads += await Measured(Path(folder), one.subject, part).reads()
             if one.subject.name == "safetensors":
-                figures += await Measured(Path(folder), one.subject, state).beside_package()
+                figures.package += await Measured(Path(folder), one.subject, state).beside_package()
     return figures
 
 
