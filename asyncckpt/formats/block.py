@@ -154,11 +154,9 @@ class Block:
             raise LayoutError(f"the asyncckpt block has chunks of {chunk!r} bytes")
         return cls(
             at=_decimal(value.get("at")),
-            outside=None if outside == _NO_OUTSIDE else int(_hexadecimal(outside, 8), 16),
+            outside=None if outside == _NO_OUTSIDE else int.from_bytes(_from_hex(outside, 8), "big"),
             chunk_bytes=chunk,
-            checksums=np.frombuffer(bytes.fromhex(_hexadecimal(value.get("crc32c"))), ">u4").astype(
-                np.uint32
-            ),
+            checksums=np.frombuffer(_from_hex(value.get("crc32c")), ">u4").astype(np.uint32),
             tree=value.get("tree"),
             boxes=_boxes(value.get("boxes", {})),
             metadata=value.get("metadata"),
@@ -231,12 +229,17 @@ def _decimal(value: Json) -> int:
     return int(value)
 
 
-def _hexadecimal(value: Json, length: int | None = None) -> str:
+def _from_hex(value: Json, length: int | None = None) -> bytes:
     if not isinstance(value, str) or len(value) % 8 or (length is not None and len(value) != length):
         raise LayoutError("the asyncckpt block has a checksum of the wrong length")
-    if value.strip("0123456789abcdef"):
+    try:
+        data = bytes.fromhex(value)
+    except ValueError:
+        data = b""
+    # Python also takes capitals and spaces.
+    if data.hex() != value:
         raise LayoutError("the asyncckpt block has a checksum that is not lower-case hexadecimal")
-    return value
+    return data
 
 
 def _boxes(value: Json) -> dict[str, tuple[Shape, Shape]]:
