@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +26,9 @@ from asyncckpt.operations.source import TensorSource
 from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
 from asyncckpt.progress import Phase, ProgressReporter
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
+
+_ADVICE = "choose another name, or pass overwrite=True to replace it"
+_ADVICE_FOR_SETS = "a set of files is never overwritten: save under a new name, or into an empty folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +98,27 @@ async def _write_files(
             f"{leader.shown} is one of a set of files, which can't be replaced in one step: save under a new name"
         )
     exclusive = not overwrite or len(plans) > 1
+    advice = _ADVICE if len(plans) == 1 else _ADVICE_FOR_SETS
     if exclusive and sum(map(_expected_size, plans)) > SMALL_FILE_BYTES:
-        await _require_free(leader)
+        await _require_free(leader, advice)
     written: list[Place] = []
     try:
         for plan in plans[:-1]:
             member = place.sibling(plan.name)
             committed = partial(_note, written, member)
-            await _write(member, plan, session, exclusive, _nothing, committed)
-        return await _write(leader, plans[-1], session, exclusive, session.committing, session.committed)
+            with _exists_means(member, advice):
+                await write_file(
+                    member, plan, session, exclusive=exclusive, committing=_nothing, committed=committed
+                )
+        with _exists_means(leader, advice):
+            return await write_file(
+                leader,
+                plans[-1],
+                session,
+                exclusive=exclusive,
+                committing=session.committing,
+                committed=session.committed,
+            )
     except BaseException as error:
         if written and not session.report.committed:
             await run_shielded(_remove(written, error), timeout=CLEANUP_TIMEOUT * len(written))
@@ -117,32 +133,19 @@ def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
     written.append(member)
 
 
-async def _write(
-    place: Place,
-    plan: AnyPlan,
-    session: WriteSession,
-    exclusive: bool,
-    committing: Callable[[], None],
-    committed: Callable[[ObjectInfo], None],
-) -> ObjectInfo:
-    try:
-        return await write_file(
-            place, plan, session, exclusive=exclusive, committing=committing, committed=committed
-        )
-    except ObjectExistsError as error:
-        raise _exists(place) from error
-
-
-async def _require_free(place: Place) -> None:
+async def _require_free(place: Place, advice: str) -> None:
     """Fail before a large upload, not after it; the exclusive create still decides."""
     if await place.storage.exists(place.key):
-        raise _exists(place)
+        raise CheckpointExistsError(f"{place.shown} exists already: {advice}")
 
 
-def _exists(place: Place) -> CheckpointExistsError:
-    return CheckpointExistsError(
-        f"{place.shown} exists already: choose another name, or pass overwrite=True to replace it"
-    )
+@contextmanager
+def _exists_means(place: Place, advice: str) -> Iterator[None]:
+    """A lost exclusive create is told with the file's name and what to do next."""
+    try:
+        yield
+    except ObjectExistsError as error:
+        raise CheckpointExistsError(f"{place.shown} exists already: {advice}") from error
 
 
 async def _remove(written: Sequence[Place], error: BaseException) -> None:

@@ -176,6 +176,17 @@ async def test_a_set_is_saved_loaded_and_never_overwritten() -> None:
     assert (await load((storage, "run/m.metadata.json"), format=MlcpSetFormat()))["n"] == 5
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_file_that_is_in_the_way_of_a_set_is_named_with_advice_that_helps(overwrite: bool) -> None:
+    storage = MemoryStorage()
+    await storage.write("run/m_shard_0.shard", b"left by a save that was killed")
+    with pytest.raises(
+        CheckpointExistsError, match=r"m_shard_0\.shard exists already: a set .* save under a new name"
+    ):
+        await save({"w": np.zeros(2)}, (storage, "run/m.metadata.json"), overwrite=overwrite)
+    assert [info.key async for info in storage.list()] == ["run/m_shard_0.shard"]
+
+
 async def test_one_file_in_memory_is_refused_with_advice() -> None:
     with pytest.raises(LayoutError, match="would write 2 files"):
         await MlcpSetFormat().serialize([ShardData.from_arrays({})], CheckpointMetadata())
