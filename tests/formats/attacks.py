@@ -31,6 +31,18 @@ def outcome(
         return None
 
 
+def assert_read_or_refused(
+    read: Callable[[DataT], object], data: DataT, *, refusals: tuple[type[Exception], ...] = (FormatError,)
+) -> None:
+    """Reading ends in some value, or in a FormatError of one line. Any other error is the test's."""
+    refusal = ""
+    try:
+        read(data)
+    except refusals as error:
+        refusal = str(error)
+    assert "\n" not in refusal, refusal
+
+
 def bit_flips(data: bytes) -> Iterator[tuple[int, str, bytes]]:
     """The file with every single bit flipped: where, in words, and the bytes."""
     for position in range(len(data)):

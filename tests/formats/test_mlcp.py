@@ -36,6 +36,7 @@ from tests.formats.attacks import (
     GOLDEN,
     HOSTILE_NUMBERS,
     assert_dump_matches,
+    assert_read_or_refused,
     bit_flips,
     mutations,
     outcome,
@@ -321,14 +322,14 @@ def test_mutations_are_noticed(damaged: bytes) -> None:
 
 @given(mutations((SAMPLES / "two_shards.checkpoint").read_bytes()))
 def test_mutations_of_a_tables_only_file_raise_nothing_but_format_errors(damaged: bytes) -> None:
-    outcome(parse, damaged)
+    assert_read_or_refused(parse, damaged)
 
 
 @given(st.binary(max_size=200))
 def test_noise_after_the_magic_raises_nothing_but_format_errors(noise: bytes) -> None:
-    outcome(parse, b"PCLM" + noise)
-    outcome(parse, b"PCLM\x051.1.0" + noise)
-    outcome(parse, noise)
+    assert_read_or_refused(parse, b"PCLM" + noise)
+    assert_read_or_refused(parse, b"PCLM\x051.1.0" + noise)
+    assert_read_or_refused(parse, noise)
 
 
 def test_the_byte_swapped_variant_is_recognised_and_refused_by_name() -> None:

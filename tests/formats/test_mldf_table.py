@@ -485,7 +485,10 @@ async def test_hostile_numbers_raise_nothing_but_format_errors() -> None:
         for at in [*range(9, 73, 4), *range(len(data) - 32 - 48, len(data), 4)]:
             for width in (4, 8):
                 number = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
-                await validated((data[:at] + number + data[at + width :])[: len(data)])
+                damaged = (data[:at] + number + data[at + width :])[: len(data)]
+                # Only the header's own padding is free.
+                harmless = damaged[:27] + damaged[29:] == data[:27] + data[29:]
+                assert harmless or not await validated(damaged), (value, at, width)
 
 
 @given(st.data())

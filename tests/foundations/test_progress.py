@@ -153,7 +153,7 @@ async def test_a_report_from_a_thread_arrives_without_help_from_the_loop() -> No
         report.phase("write")
         thread = threading.Thread(target=report.advance, args=(1,))
         thread.start()
-        await arrived.wait()
+        assert await arrived.wait()
         thread.join()
 
 
