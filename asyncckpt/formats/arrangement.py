@@ -41,8 +41,7 @@ def build_block(
     """The block of a file that lists tensor `order[i]` of the content as its i-th.
 
     `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
-    hashes over all of it. Raises LayoutError when the metadata
-    is not JSON or lists other shards than there are.
+    hashes over all of it. Raises LayoutError when the metadata is not JSON or lists other shards than there are.
     """
     members = {**_encode_arranged(content, order), **(extra or {})}
     try:

@@ -120,10 +120,7 @@ def _read_block(graph: Graph, window: memoryview) -> Block | None:
     """
     text = graph.metadata.pop(BLOCK_KEY, None)
     if text is not None:
-        block = Block.decode(load_json(text, "the asyncckpt block"))
-        # Already here: the variables are still to be turned into tensors, which is when most memory is taken.
-        block.share_names([variable.name for variable in graph.variables])
-        return block
+        return Block.decode(load_json(text, "the asyncckpt block"))
     if _BLOCK_TEXT.search(window):
         raise LayoutError("the file has an asyncckpt block that its graph does not name: it is damaged")
     return None

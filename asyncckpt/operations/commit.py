@@ -136,7 +136,11 @@ def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
 async def _require_free(place: Place, advice: str) -> None:
     """Fail before a large upload, not after it; the exclusive create still decides."""
     if await place.storage.exists(place.key):
-        raise CheckpointExistsError(f"{place.shown} exists already: {advice}")
+        raise _exists(place, advice)
+
+
+def _exists(place: Place, advice: str) -> CheckpointExistsError:
+    return CheckpointExistsError(f"{place.shown} exists already: {advice}")
 
 
 @contextmanager
@@ -145,7 +149,7 @@ def _exists_means(place: Place, advice: str) -> Iterator[None]:
     try:
         yield
     except ObjectExistsError as error:
-        raise CheckpointExistsError(f"{place.shown} exists already: {advice}") from error
+        raise _exists(place, advice) from error
 
 
 async def _remove(written: Sequence[Place], error: BaseException) -> None:
