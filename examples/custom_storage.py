@@ -11,7 +11,6 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +20,7 @@ import asyncckpt
 from asyncckpt import Capabilities, ICheckpointStorage, ObjectInfo
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
-from asyncckpt.storage.base import ObjectReader, ObjectWriter
+from asyncckpt.storage import ObjectReader, ObjectWriter, run_in_thread
 
 T = TypeVar("T")
 SCHEMA = """
@@ -31,16 +30,19 @@ CREATE TABLE IF NOT EXISTS parts (version TEXT, start INTEGER, data BLOB, PRIMAR
 
 
 class Database:
-    """One connection in one thread. Calls run in the order in which they were made, so what cleans up after a
-    cancelled call runs after the call itself."""
+    """One connection, one transaction at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
+        self._turn = asyncio.Lock()
         self._connection: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """One transaction. Raises asyncckpt's errors only: a backend maps its driver's, here, once."""
+        """One transaction. Raises asyncckpt's errors only: a backend maps its driver's, here, once.
+
+        `run_in_thread` waits for the thread's end whoever cancels. With `run_in_executor` a cancelled delete would
+        go on behind its caller's back, and remove what somebody has written since.
+        """
 
         def transaction() -> T:
             try:
@@ -49,7 +51,8 @@ class Database:
             except sqlite3.Error as error:
                 raise asyncckpt.UnavailableError(f"{self._path.name}: {error}") from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        async with self._turn:
+            return await run_in_thread(transaction)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -58,10 +61,10 @@ class Database:
         return self._connection
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
-            self._connection = None
-        self._thread.shutdown(wait=False)
+        async with self._turn:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await run_in_thread(connection.close)
 
 
 class SqliteStorage(ICheckpointStorage):

@@ -10,12 +10,13 @@ short bursts of work on very many objects.
 from asyncckpt._aio.budget import ByteBudget, Reservation
 from asyncckpt._aio.fanout import fan_out
 from asyncckpt._aio.garbage import collection_paused, without_collection
-from asyncckpt._aio.shield import Shielded, ShieldTimeoutError, run_shielded, shield
+from asyncckpt._aio.shield import ShieldBrokenError, Shielded, ShieldTimeoutError, run_shielded, shield
 from asyncckpt._aio.threads import WorkerThreads, run_in_thread
 
 __all__ = [
     "ByteBudget",
     "Reservation",
+    "ShieldBrokenError",
     "ShieldTimeoutError",
     "Shielded",
     "WorkerThreads",

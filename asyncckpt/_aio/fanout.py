@@ -101,13 +101,16 @@ async def _run_lanes(run: _FanOut[Any, Any], lanes: set[asyncio.Task[None]]) -> 
             for lane in lanes:
                 lane.cancel()
         try:
-            done, lanes = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as request:
             # As in a task group only the first request is passed on: a second must not break the siblings'
             # cleanup.
             cancellation = cancellation or request
             run.stopping = True
-            continue
+        # Looked at after a cancel too: whoever cancels on every turn of the loop, as anyio does, would else keep
+        # `wait` from ever telling that the lanes are done.
+        done = {lane for lane in lanes if lane.done()}
+        lanes -= done
         if any(lane.cancelled() for lane in done):
             run.fail(asyncio.CancelledError())
     if cancellation is not None:

@@ -17,6 +17,10 @@ class ShieldTimeoutError(TimeoutError):
     """A shielded coroutine overran its time; a TimeoutError of the coroutine itself is no such error."""
 
 
+class ShieldBrokenError(RuntimeError):
+    """A shielded coroutine was cancelled by somebody else, so what it was about may or may not have happened."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shielded(Generic[T]):
     """How a shielded coroutine ended, and whether its caller was cancelled meanwhile."""
@@ -45,13 +49,15 @@ class Shielded(Generic[T]):
 async def shield(coroutine: Coroutine[Any, Any, T], *, timeout: float) -> Shielded[T]:
     """Run the coroutine, as a task of its own, to its end, however often the caller is cancelled.
 
-    Raises nothing: how it ended is in the `Shielded` that comes back.
+    Raises nothing: how it ended is in the `Shielded` that comes back. The task is in nobody's list: when
+    `asyncio.run` ends, or something else cancels `asyncio.all_tasks()`, the caller is cancelled and this is not.
     After `timeout` seconds it is cancelled and awaited for a few seconds more: the outcome is then a
-    `TimeoutError`, unless it ended with a result after all. A cancel of the caller is kept in the outcome,
-    first one first; the task's count of requests is left alone, so that `asyncio.timeout` and `CancelScope`
-    around it still know theirs.
+    `ShieldTimeoutError`, unless it ended with a result after all. Where a task that it waits for was cancelled
+    from outside, the outcome is a `ShieldBrokenError`. A cancel of the caller is kept in the outcome, first one
+    first; the task's count of requests is left alone, so that `asyncio.timeout` and `CancelScope` around it
+    still know theirs.
     """
-    task = asyncio.ensure_future(coroutine)
+    task = _start_unlisted(coroutine)
     cancellation = await _wait_uncancelled(task, timeout)
     if task.done():
         return _outcome_of(task, cancellation)
@@ -74,12 +80,22 @@ async def shield(coroutine: Coroutine[Any, Any, T], *, timeout: float) -> Shield
 async def run_shielded(coroutine: Coroutine[Any, Any, T], *, timeout: float) -> T:
     """Run the coroutine to its end like `shield`, then raise the caller's cancel, else its error.
 
-    A `CancelledError` has the coroutine's error, if there was one, as its cause. Raises `TimeoutError` on
+    A `CancelledError` has the coroutine's error, if there was one, as its cause. Raises `ShieldTimeoutError` on
     overrun.
     """
     outcome = await shield(coroutine, timeout=timeout)
     outcome.raise_if_cancelled()
     return outcome.result()
+
+
+def _start_unlisted(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that `asyncio.all_tasks()` does not show, so that nobody but the shield can cancel it.
+
+    It still ends before the loop does: its caller, which is listed, waits for it.
+    """
+    task = asyncio.ensure_future(coroutine)
+    asyncio.tasks._unregister_task(task)
+    return task
 
 
 async def _wait_uncancelled(task: asyncio.Future[Any], timeout: float) -> asyncio.CancelledError | None:
@@ -100,7 +116,8 @@ async def _wait_uncancelled(task: asyncio.Future[Any], timeout: float) -> asynci
 
 def _outcome_of(task: asyncio.Future[T], cancellation: asyncio.CancelledError | None) -> Shielded[T]:
     if task.cancelled():
-        return Shielded(None, asyncio.CancelledError(), cancellation)
+        broken = ShieldBrokenError("was cancelled from outside before it could say how it ended")
+        return Shielded(None, broken, cancellation)
     error = task.exception()
     if error is not None:
         return Shielded(None, error, cancellation)

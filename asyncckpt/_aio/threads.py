@@ -67,8 +67,11 @@ class _Job:
         self._waiter = self._loop.create_future()
         await self._waiter
 
-    async def wait(self, abort: Callable[[], None] | None) -> None:
-        """Wait for the end of the call; a cancel withdraws or aborts it, once, and is raised after that."""
+    async def wait(self, abort: Callable[[], None] | None, *, to_end: bool) -> None:
+        """Wait for the end of the call; a cancel withdraws or aborts it, once, and is raised after that.
+
+        With `to_end` a cancel that came after the beginning is not raised: how the call ended counts.
+        """
         cancellation: asyncio.CancelledError | None = None
         abort_error: Exception | None = None
         while not self.finished:
@@ -79,10 +82,11 @@ class _Job:
                     cancellation = request
                     if self.claim():
                         self._call = _nothing
+                        to_end = False
                         break
                     if not self.finished:
                         abort_error = _call_abort(abort)
-        if cancellation is not None:
+        if cancellation is not None and not to_end:
             self.error = None
             raise cancellation from abort_error
 
@@ -136,13 +140,15 @@ class WorkerThreads:
         function: Callable[[Unpack[Args]], T],
         *args: *Args,
         abort: Callable[[], None] | None = None,
+        to_end: bool = False,
     ) -> T:
         """Call `function(*args)` in a thread, with a copy of the caller's context variables.
 
         When the caller is cancelled, a call that has not begun is dropped; one that has is told by `abort()`
         (on the loop, once; the call may not have reached its first line yet, or just be over), and
-        `CancelledError` is raised only after its end. Raises what the function raises, `RuntimeError` when
-        closed or when no thread can be had.
+        `CancelledError` is raised only after its end. With `to_end`, for the step of a shielded commit that
+        can't be taken back, the result of a call that has begun is returned even so. Raises what the function
+        raises, `RuntimeError` when closed or when no thread can be had.
         """
         if self._closed:
             raise RuntimeError("these worker threads are closed")
@@ -151,7 +157,7 @@ class WorkerThreads:
         try:
             self._start_thread_if_needed()
             self._jobs.put((job, False))
-            await job.wait(abort)
+            await job.wait(abort, to_end=to_end)
             result: T = job.result()
             return result
         finally:
@@ -229,11 +235,14 @@ def _lower_priority(nice: int) -> None:
 
 
 async def run_in_thread(
-    function: Callable[[Unpack[Args]], T], *args: *Args, abort: Callable[[], None] | None = None
+    function: Callable[[Unpack[Args]], T],
+    *args: *Args,
+    abort: Callable[[], None] | None = None,
+    to_end: bool = False,
 ) -> T:
     """Call `function(*args)` in a thread of its own, which is over when this returns or raises.
 
     Cancels and errors as in `WorkerThreads.run`.
     """
     async with WorkerThreads(1, name="call") as threads:
-        return await threads.run(function, *args, abort=abort)
+        return await threads.run(function, *args, abort=abort, to_end=to_end)

@@ -9,23 +9,23 @@ from functools import partial
 
 import numpy as np
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, run_shielded, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
 from asyncckpt.cancellation import CancelScope
 from asyncckpt.errors import (
     CheckpointExistsError,
     ObjectExistsError,
-    StorageError,
     UnsupportedOperationError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.plan import AnyPlan, Content, FilePlan
 from asyncckpt.model.digests import Checksums
 from asyncckpt.operations.location import Place
+from asyncckpt.operations.members import Members
 from asyncckpt.operations.session import WriteSession
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.operations.write import SMALL_FILE_BYTES, write_file
 from asyncckpt.progress import Phase, ProgressReporter
-from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
+from asyncckpt.storage.base import ObjectInfo
 
 _ADVICE = "choose another name, or pass overwrite=True to replace it"
 _ADVICE_FOR_SETS = "a set of files is never overwritten: save under a new name, or into an empty folder"
@@ -101,14 +101,18 @@ async def _write_files(
     advice = _ADVICE if len(plans) == 1 else _ADVICE_FOR_SETS
     if exclusive and sum(map(_expected_size, plans)) > SMALL_FILE_BYTES:
         await _require_free(leader, advice)
-    written: list[Place] = []
+    members = Members(leader)
     try:
         for plan in plans[:-1]:
             member = place.sibling(plan.name)
-            committed = partial(_note, written, member)
             with _exists_means(member, advice):
                 await write_file(
-                    member, plan, session, exclusive=exclusive, committing=_nothing, committed=committed
+                    member,
+                    plan,
+                    session,
+                    exclusive=exclusive,
+                    committing=_nothing,
+                    committed=partial(members.add, member),
                 )
         with _exists_means(leader, advice):
             return await write_file(
@@ -116,21 +120,17 @@ async def _write_files(
                 plans[-1],
                 session,
                 exclusive=exclusive,
-                committing=session.committing,
+                committing=members.leader_begins(session.committing),
                 committed=session.committed,
             )
     except BaseException as error:
-        if written and not session.report.committed:
-            await run_shielded(_remove(written, error), timeout=CLEANUP_TIMEOUT * len(written))
+        if not session.report.committed:
+            await members.remove_if_unnamed(error)
         raise
 
 
 def _nothing() -> None:
     return None
-
-
-def _note(written: list[Place], member: Place, _: ObjectInfo) -> None:
-    written.append(member)
 
 
 async def _require_free(place: Place, advice: str) -> None:
@@ -150,15 +150,6 @@ def _exists_means(place: Place, advice: str) -> Iterator[None]:
         yield
     except ObjectExistsError as error:
         raise _exists(place, advice) from error
-
-
-async def _remove(written: Sequence[Place], error: BaseException) -> None:
-    """Delete the members of a set that was not committed."""
-    for place in written:
-        try:
-            await place.storage.delete(place.key)
-        except StorageError as failure:
-            error.add_note(f"{place.shown} of the unfinished set could not be removed: {failure}")
 
 
 def _expected_size(plan: AnyPlan) -> int:

@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
+from asyncckpt._aio import run_shielded
 from asyncckpt.formats.plan import StreamPlan
 from asyncckpt.model.digests import Buffer
 from asyncckpt.operations.session import WriteSession
-from asyncckpt.storage.base import ObjectWriter
+from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter
 
 _PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9_000
@@ -32,7 +33,7 @@ async def write_stream(
             await writer.write_part(index, [data])
             session.report.advance(len(data))
     finally:
-        await session.threads.run(maker.close)
+        await run_shielded(session.threads.run(maker.close), timeout=CLEANUP_TIMEOUT)
 
 
 class _Maker:

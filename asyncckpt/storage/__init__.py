@@ -1,5 +1,6 @@
 """Storages: where the bytes of checkpoints live. S3 and GCS are imported when they are first opened."""
 
+from asyncckpt._aio import run_in_thread
 from asyncckpt.storage.base import (
     Capabilities,
     ICheckpointStorage,
@@ -22,5 +23,6 @@ __all__ = [
     "ObjectWriter",
     "new_write_id",
     "open_storage",
+    "run_in_thread",
     "split_location",
 ]

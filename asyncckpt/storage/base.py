@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from asyncckpt._aio import (
+    ShieldBrokenError,
     ShieldTimeoutError,
     WorkerThreads,
     run_shielded,
@@ -304,22 +305,27 @@ async def commit_shielded(
     timeout: float,
     on_commit: Callable[[ObjectInfo], None] | None,
 ) -> ObjectInfo:
-    """Run a commit to its end whoever cancels, then raise the cancel.
+    """Run a commit to its end whoever cancels, then raise the cancel, from the commit's error if it has one.
 
-    Raises OutcomeUnknownError when the store stays silent.
+    Raises OutcomeUnknownError when nobody can say whether it happened.
     """
     outcome = await shield(commit, timeout=timeout)
     if outcome.error is None and on_commit is not None:
         on_commit(outcome.result())
-    outcome.raise_if_cancelled()
-    try:
-        return outcome.result()
-    except ShieldTimeoutError as error:
-        raise OutcomeUnknownError(
+    failure = outcome.error
+    if isinstance(failure, ShieldTimeoutError | ShieldBrokenError):
+        unknown = OutcomeUnknownError(
             f"the storage did not say within {timeout:.0f} s whether {key!r} was written (write id {write_id}); "
             "look for an object with that write id before you write again",
             write_id=write_id,
-        ) from error
+        )
+        unknown.__cause__ = failure
+        failure = unknown
+    if outcome.cancellation is not None:
+        raise outcome.cancellation from failure
+    if failure is not None:
+        raise failure
+    return outcome.result()
 
 
 async def abort_shielded(writer: ObjectWriter, key: str, error: BaseException) -> None:

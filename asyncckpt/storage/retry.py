@@ -153,6 +153,17 @@ async def _attempt(operation: Callable[[], Coroutine[Any, Any, T]], limit: float
         if not timer.expired():
             raise
         raise StorageTimeoutError(f"{describe}: no end within {limit:.1f} s") from error
+    except asyncio.CancelledError as error:
+        if _is_being_cancelled():
+            raise
+        # Somebody cancels every task of the loop, those of the driver too, but not this one, which is shielded.
+        raise UnavailableError(f"{describe}: its connection was cancelled from outside") from error
+
+
+def _is_being_cancelled() -> bool:
+    """Whether a `CancelledError` in this task is its own, not one of a task that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _report(line: str) -> None:

@@ -6,25 +6,49 @@
     await sweep(lambda token: save(state, url, cancellation=token), check, how="token")
 
 The operation is driven send by send inside a task of its own; each time it suspends counts, those of its
-child tasks do not. The cancel is requested in that very step, before the event loop can run anything else.
+child tasks do not (but for "all_tasks"). The cancel is requested in that very step, before the event loop can run
+anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
+from asyncckpt.errors import OperationCancelledError
 
-__all__ = ["CancelBy", "MakeOperation", "Outcome", "run_cancelled_at", "sweep"]
+__all__ = ["WAYS", "CancelBy", "MakeOperation", "Outcome", "assert_cancelled", "run_cancelled_at", "sweep"]
 
 T = TypeVar("T")
-CancelBy = Literal["task", "token", "timeout"]
+CancelBy = Literal["task", "token", "timeout", "every_turn", "anyio", "all_tasks"]
 MakeOperation = Callable[[CancellationToken | None], Coroutine[Any, Any, T]]
 
+WAYS: tuple[tuple[CancelBy, int], ...] = (
+    ("task", 1),
+    ("token", 1),
+    ("timeout", 1),
+    # Twice in a row, and again and again while it cleans up.
+    ("task", 2),
+    ("token", 3),
+    ("timeout", 8),
+    ("every_turn", 1),
+    ("anyio", 1),
+    ("all_tasks", 1),
+)
+"""How an operation can be cancelled, and how often in a row: what a contract tries."""
+_ERRORS: dict[CancelBy, type[BaseException]] = {
+    "task": asyncio.CancelledError,
+    "token": OperationCancelledError,
+    "timeout": TimeoutError,
+    "every_turn": asyncio.CancelledError,
+    "anyio": asyncio.CancelledError,
+    "all_tasks": asyncio.CancelledError,
+}
 _REASON = "injected by asyncckpt.testing.faults"
 
 
@@ -53,21 +77,23 @@ async def run_cancelled_at(
 ) -> Outcome[T]:
     """Run `make_operation(token)` and cancel it at its k-th suspension, counted from 0.
 
-    By "task" (`Task.cancel`), "token" (which is given to the operation; None otherwise) or "timeout" (an
-    `asyncio.timeout` around it). With `times` > 1 the cancel is followed by a `Task.cancel` at each of the
-    next suspensions, which hits the cleanup itself. Raises `AssertionError` when the operation has not ended
-    after `timeout` seconds.
+    By "task" (`Task.cancel`), "token" (which is given to the operation; None otherwise), "timeout" (an
+    `asyncio.timeout` around it), "every_turn" (`Task.cancel`, and again on every turn of the loop until it has
+    ended), "anyio" (a cancel scope of anyio, which has to be installed) or "all_tasks" (every task that was
+    begun since, as `asyncio.run` does at its end; here the suspensions of all of them count). With `times` > 1
+    the cancel is followed by a `Task.cancel` at each of the next suspensions, which hits the cleanup itself.
+    Raises `AssertionError` when the operation has not ended after `timeout` seconds.
     """
-    source = CancellationTokenSource()
     injector = _Injector(k, times)
-    operation = _operation(make_operation, injector, how=how, source=source)
-    task = asyncio.ensure_future(operation)
-    try:
-        await asyncio.wait([task], timeout=timeout)
-    finally:
-        ended = task.done()
-        if not ended:
-            task.cancel()
+    with _counting_every_task(injector, on=how == "all_tasks"):
+        task = asyncio.ensure_future(_operation(make_operation, injector, how=how))
+        try:
+            await asyncio.wait([task], timeout=timeout)
+        finally:
+            ended = task.done()
+            injector.cancel = _nothing
+            if not ended:
+                task.cancel()
     if not ended:
         raise AssertionError(f"cancelled by {how} at suspension {k}: still running after {timeout:g} s")
     return _outcome(task, injector)
@@ -136,46 +162,103 @@ class _Injector:
             _current_task().cancel()
 
 
-async def _operation(
-    make_operation: MakeOperation[T], injector: _Injector, *, how: CancelBy, source: CancellationTokenSource
-) -> T:
-    if how == "task":
-        injector.cancel = _current_task().cancel
-        return await _Stepwise(make_operation(None), injector)
+async def _operation(make_operation: MakeOperation[T], injector: _Injector, *, how: CancelBy) -> T:
     if how == "token":
+        source = CancellationTokenSource()
         injector.cancel = lambda: source.cancel(_REASON)
-        return await _Stepwise(make_operation(source.token), injector)
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as deadline:
-        injector.cancel = lambda: deadline.reschedule(loop.time())
-        return await _Stepwise(make_operation(None), injector)
+        return await _Counted(make_operation(source.token), injector)
+    if how == "timeout":
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as deadline:
+            injector.cancel = lambda: deadline.reschedule(loop.time())
+            return await _Counted(make_operation(None), injector)
+    if how == "anyio":
+        return await _in_anyio_scope(make_operation, injector)
+    if how == "all_tasks":
+        # It is counted by the task that runs it, as every task is.
+        return await make_operation(None)
+    task = _current_task()
+    injector.cancel = task.cancel if how == "task" else lambda: _cancel_every_turn(task)
+    return await _Counted(make_operation(None), injector)
 
 
-class _Stepwise(Generic[T]):
-    """Awaits a coroutine and tells the injector about each suspension, before the task hears of it."""
+def _cancel_every_turn(task: asyncio.Task[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        task.get_loop().call_soon(_cancel_every_turn, task)
+
+
+async def _in_anyio_scope(make_operation: MakeOperation[T], injector: _Injector) -> T:
+    from anyio import CancelScope
+
+    with CancelScope() as scope:
+        injector.cancel = scope.cancel
+        return await _Counted(make_operation(None), injector)
+    raise asyncio.CancelledError("the scope of anyio ended it")
+
+
+@contextmanager
+def _counting_every_task(injector: _Injector, *, on: bool) -> Iterator[None]:
+    """Tasks that begin inside the block tell the injector of their suspensions, and are cancelled by it."""
+    if not on:
+        yield
+        return
+    loop, bystanders = asyncio.get_running_loop(), asyncio.all_tasks()
+
+    def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Counted(coroutine, injector), loop=loop, **options)
+
+    def cancel_all() -> None:
+        for task in asyncio.all_tasks() - bystanders:
+            task.cancel()
+
+    before = loop.get_task_factory()
+    loop.set_task_factory(make_task)
+    injector.cancel = cancel_all
+    try:
+        yield
+    finally:
+        loop.set_task_factory(before)
+
+
+class _Counted(Coroutine[Any, Any, T]):
+    """A coroutine that tells the injector about each suspension, before its task hears of it."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], injector: _Injector) -> None:
         self._coroutine = coroutine
         self._injector = injector
 
+    def send(self, value: Any) -> Any:
+        awaited = self._coroutine.send(value)
+        self._injector.suspended()
+        return awaited
+
+    def throw(self, *error: Any) -> Any:
+        awaited = self._coroutine.throw(*error)
+        self._injector.suspended()
+        return awaited
+
+    def close(self) -> None:
+        self._coroutine.close()
+
     def __await__(self) -> Generator[Any, Any, T]:
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                awaited = self._coroutine.send(answer) if error is None else self._coroutine.throw(error)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            answer = error = None
-            self._injector.suspended()
-            try:
-                answer = yield awaited
-            except GeneratorExit:
-                self._coroutine.close()
-                raise
-            except BaseException as thrown:
-                error = thrown
+        # All of a generator that `await` needs is here.
+        return cast("Generator[Any, Any, T]", self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+
+def assert_cancelled(outcome: Outcome[Any], *, how: CancelBy, times: int = 1) -> None:
+    """The operation completed, or ended as one does that was cancelled in this way."""
+    if outcome.completed:
+        return
+    # A second cancel, by the task itself, wins where it comes in time.
+    allowed = (_ERRORS[how],) if times == 1 else (_ERRORS[how], asyncio.CancelledError)
+    assert isinstance(outcome.error, allowed), f"cancelled by {how} × {times}, ended in {outcome.error!r}"
 
 
 def _outcome(task: asyncio.Task[T], injector: _Injector) -> Outcome[T]:

@@ -11,27 +11,12 @@ from typing import Any
 import pytest
 
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
-from asyncckpt.errors import OperationCancelledError
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.testing.faults import CancelBy, MakeOperation, Outcome, sweep
+from asyncckpt.testing.faults import WAYS, CancelBy, MakeOperation, Outcome, assert_cancelled, sweep
 from asyncckpt.testing.storage_faults import CountingStorage
 from asyncckpt.testing.storage_medium import StorageMedium, pattern
 from asyncckpt.testing.storage_reading import call
 
-WAYS: tuple[tuple[CancelBy, int], ...] = (
-    ("task", 1),
-    ("token", 1),
-    ("timeout", 1),
-    # Twice in a row, and again and again while it cleans up.
-    ("task", 2),
-    ("token", 3),
-    ("timeout", 8),
-)
-_ERRORS: dict[CancelBy, tuple[type[BaseException], ...]] = {
-    "task": (asyncio.CancelledError,),
-    "token": (OperationCancelledError,),
-    "timeout": (TimeoutError,),
-}
 _OLD = b"the old object"
 _LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list")
 
@@ -39,7 +24,7 @@ each_way = pytest.mark.parametrize(("how", "times"), WAYS)
 
 
 class CancellingContract(StorageMedium):
-    """`task.cancel()`, a token or a timeout, at the k-th suspension, for every k."""
+    """Cancelled in each of the `WAYS` at the k-th suspension, for every k."""
 
     async def cancel_everywhere(
         self,
@@ -184,11 +169,3 @@ class _ActingStorage(CountingStorage):
         super().entering(name)
         if name == self._name:
             self._action()
-
-
-def assert_cancelled(outcome: Outcome[Any], *, how: CancelBy, times: int) -> None:
-    """The operation completed, or ended as one does that was cancelled in this way."""
-    if outcome.completed:
-        return
-    allowed = _ERRORS[how] if times == 1 else (*_ERRORS[how], asyncio.CancelledError)
-    assert isinstance(outcome.error, allowed), f"cancelled by {how} × {times}, ended in {outcome.error!r}"

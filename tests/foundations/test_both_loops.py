@@ -14,7 +14,7 @@ from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out, run_shielded
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, bind
 from asyncckpt.errors import OperationCancelledError
 from asyncckpt.progress import ProgressEvent, ProgressReporter
-from asyncckpt.testing.faults import CancelBy, Outcome, sweep
+from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, sweep
 
 RunOn = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -70,8 +70,7 @@ def test_worker_threads_report_progress_to_the_loop(run: RunOn) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("how", ["task", "token", "timeout"])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("how", "times"), WAYS)
 def test_a_small_save_survives_a_cancel_at_every_await(run: RunOn, how: CancelBy, times: int) -> None:
     """All the pieces together, as a save uses them: before the commit nothing is there, after it everything."""
     committed: list[str] = []

@@ -179,3 +179,31 @@ async def test_items_that_never_suspend_leave_the_loop_its_turn(monkeypatch: pyt
 async def test_a_limit_is_needed() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         await fan_out(asyncio.sleep, [0.0], limit=0)
+
+
+async def test_a_cancel_on_every_turn_of_the_loop_still_ends() -> None:
+    cleaned: list[str] = []
+    requests = 0
+    loop = asyncio.get_running_loop()
+
+    async def work(_: int) -> None:
+        try:
+            await turns(3)
+        finally:
+            await turns(3)
+            cleaned.append("lane")
+
+    def cancel_again() -> None:
+        nonlocal requests
+        if not task.done():
+            requests += 1
+            assert requests < 1000, "it never ends"
+            task.cancel()
+            loop.call_soon(cancel_again)
+
+    task = asyncio.ensure_future(fan_out(work, range(3), limit=3))
+    await turns(2)
+    cancel_again()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert cleaned == ["lane"] * 3

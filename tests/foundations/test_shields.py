@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from asyncckpt._aio import run_shielded, shield
+from asyncckpt._aio import ShieldBrokenError, run_shielded, shield
 
 
 async def turns(count: int) -> str:
@@ -195,3 +195,53 @@ async def test_an_asyncio_timeout_around_it_still_knows_its_own() -> None:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+async def test_whoever_cancels_all_tasks_does_not_reach_what_is_shielded() -> None:
+    async def caller() -> None:
+        await run_shielded(work(), timeout=5)
+
+    async def work() -> None:
+        await turns(5)
+        finished.append("work")
+
+    finished: list[str] = []
+    task = asyncio.ensure_future(caller())
+    await turns(2)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert others == {task}
+    for other in others:
+        other.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert finished == ["work"]
+
+
+def test_the_end_of_the_loop_waits_for_what_is_shielded() -> None:
+    finished: list[str] = []
+
+    async def work() -> None:
+        await turns(20)
+        finished.append("work")
+
+    async def main() -> None:
+        background.append(asyncio.ensure_future(run_shielded(work(), timeout=5)))
+        await turns(3)
+
+    background: list[asyncio.Future[None]] = []
+    asyncio.run(main())
+    assert finished == ["work"]
+    assert background[0].cancelled()
+
+
+async def test_cancelled_from_outside_is_told_from_an_error_of_its_own() -> None:
+    async def work() -> None:
+        await asyncio.ensure_future(interrupted())
+
+    async def interrupted() -> None:
+        raise asyncio.CancelledError
+
+    outcome = await shield(work(), timeout=5)
+    assert not outcome.cancelled
+    with pytest.raises(ShieldBrokenError, match="from outside"):
+        outcome.result()

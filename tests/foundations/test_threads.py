@@ -268,3 +268,29 @@ def test_a_thread_that_outlives_its_loop_is_no_trouble() -> None:
     release.set()
     asyncio.run(threads.close())
     assert our_threads() == []
+
+
+async def test_to_its_end_the_result_of_what_has_begun_is_not_thrown_away() -> None:
+    gate = Gate()
+    task = asyncio.ensure_future(run_in_thread(gate, to_end=True))
+    await gate.begun.wait()
+    task.cancel()
+    await turns()
+    assert not task.done()
+    gate.open()
+    assert await task == "through"
+
+
+async def test_to_its_end_what_has_not_begun_is_dropped_all_the_same() -> None:
+    gate, dropped = Gate(), list[int]()
+    async with WorkerThreads(1) as threads:
+        first = asyncio.ensure_future(threads.run(gate))
+        await gate.begun.wait()
+        second = asyncio.ensure_future(threads.run(dropped.append, 1, to_end=True))
+        await turns()
+        second.cancel()
+        await asyncio.wait([second])
+        gate.open()
+        await first
+    assert second.cancelled()
+    assert dropped == []

@@ -22,17 +22,22 @@ def new_state(kind: str = "memory") -> dict[str, Any]:
     return {"w": [np.full(items, i, np.float32) for i in range(8)], "step": 2}
 
 
-async def assert_old_or_new(medium: Medium, state: Any, outcome: Outcome[Any], k: int) -> None:
-    """Nothing is left, and the old checkpoint or the new one is there, whole, alone. Puts the old one back."""
+async def assert_old_or_new(medium: Medium, state: Any, outcome: Outcome[Any], k: int) -> bool:
+    """Nothing is left, and the old checkpoint or the new one is there, whole, alone. Puts the old one back.
+
+    Returns whether it was the new one.
+    """
     assert medium.leftovers() == [], f"after a cancel at await {k}"
     found = await asyncckpt.load((medium.storage, KEY))
-    if "old" in found:
-        assert not outcome.completed
-        assert_identical(found, OLD)
-    else:
+    replaced = "old" not in found
+    if replaced:
         assert_identical(found, state)
         await asyncckpt.save(OLD, (medium.storage, KEY), overwrite=True)
+    else:
+        assert not outcome.completed
+        assert_identical(found, OLD)
     assert [info.key async for info in medium.storage.list()] == [KEY]
+    return replaced
 
 
 async def fail_each_call(

@@ -5,31 +5,27 @@ Exhaustive on memory and local; on servers every k up to a bound, then a sample 
 
 from __future__ import annotations
 
-import asyncio
 import random
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
-from asyncckpt.testing.faults import Outcome, sweep
+from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, assert_cancelled, sweep
 from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
 from asyncckpt.testing.strategies import assert_identical
 from tests.operations.overwrites import KEY, OLD, assert_old_or_new, fail_each_call, new_state
 from tests.operations.places import EVERYWHERE, HERE, Medium, open_medium
 
-How = Literal["task", "token", "timeout"]
 
-
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize(("how", "times"), WAYS)
 @pytest.mark.parametrize("kind", EVERYWHERE)
 async def test_save_cancelled_at_every_await(
     kind: str,
-    how: How,
+    how: CancelBy,
     times: int,
     file_size: str,
     tmp_path: Path,
@@ -39,36 +35,33 @@ async def test_save_cancelled_at_every_await(
     state = new_state(kind)
     async with open_medium(kind, tmp_path, request) as medium:
         await asyncckpt.save(OLD, (medium.storage, KEY))
+        events: list[asyncckpt.ProgressEvent] = []
 
         async def save(token: CancellationToken | None) -> Any:
-            return await asyncckpt.save(state, (medium.storage, KEY), overwrite=True, cancellation=token)
+            return await asyncckpt.save(
+                state, (medium.storage, KEY), overwrite=True, cancellation=token, progress=events.append
+            )
 
         async def check(k: int, outcome: Outcome[Any]) -> None:
-            await assert_old_or_new(medium, state, outcome, k)
-            assert outcome.completed or _is_cancellation(outcome.error, how)
+            replaced = await assert_old_or_new(medium, state, outcome, k)
+            assert events[-1].committed == replaced, f"cancelled by {how} at await {k}"
+            assert_cancelled(outcome, how=how, times=times)
 
         await _sweep(save, check, medium, how=how, times=times, seed=sweep_seed)
 
 
-def _is_cancellation(error: BaseException | None, how: How) -> bool:
-    kinds = {
-        "task": asyncio.CancelledError,
-        "token": asyncckpt.OperationCancelledError,
-        "timeout": TimeoutError,
-    }
-    return isinstance(error, kinds[how] | asyncio.CancelledError)
-
-
-async def _sweep(operation: Any, check: Any, medium: Medium, *, how: How, times: int = 1, seed: int) -> None:
+async def _sweep(
+    operation: Any, check: Any, medium: Medium, *, how: CancelBy, times: int = 1, seed: int
+) -> None:
     rng = None if medium.exhaustive else random.Random(seed)
     await sweep(operation, check, how=how, times=times, rng=rng, exhaustive_up_to=40, samples=8)
 
 
 @pytest.mark.parametrize("operation", ["load", "slice", "verify"])
-@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize("how", get_args(CancelBy))
 @pytest.mark.parametrize("kind", EVERYWHERE)
 async def test_reads_cancelled_at_every_await(
-    kind: str, how: How, operation: str, tmp_path: Path, request: pytest.FixtureRequest, sweep_seed: int
+    kind: str, how: CancelBy, operation: str, tmp_path: Path, request: pytest.FixtureRequest, sweep_seed: int
 ) -> None:
     async with open_medium(kind, tmp_path, request) as medium:
         place = (medium.storage, KEY)
@@ -83,7 +76,7 @@ async def test_reads_cancelled_at_every_await(
                 return await checkpoint.read_slice("w.3", slice(10, 20))
 
         async def check(k: int, outcome: Outcome[Any]) -> None:
-            assert outcome.completed or _is_cancellation(outcome.error, how)
+            assert_cancelled(outcome, how=how)
             assert medium.leftovers() == []
 
         await _sweep(run, check, medium, how=how, seed=sweep_seed)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.operations.convert import convert
-from asyncckpt.testing.faults import CancelBy, Outcome, sweep
+from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, assert_cancelled, sweep
 from asyncckpt.testing.storage_faults import injected_error, storage_error_kinds
 from tests.operations.overwrites import KEY, OLD, assert_old_or_new, fail_each_call, new_state
-from tests.operations.places import SERVERS, Medium, open_medium
+from tests.operations.places import SERVERS, open_medium
 
 pytestmark = pytest.mark.soak
 
 
-async def check_medium(medium: Medium, state: Any, outcome: Outcome[Any], k: int) -> None:
-    await assert_old_or_new(medium, state, outcome, k)
-    expected = asyncio.CancelledError | asyncckpt.OperationCancelledError | TimeoutError
-    assert outcome.completed or isinstance(outcome.error, expected)
-
-
-@pytest.mark.parametrize("times", [1, 2, 3])
-@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize(("how", "times"), WAYS)
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_save_cancelled_at_every_await(
     kind: str, how: CancelBy, times: int, file_size: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -40,12 +32,13 @@ async def test_save_cancelled_at_every_await(
             return await asyncckpt.save(state, (medium.storage, KEY), overwrite=True, cancellation=token)
 
         async def check(k: int, outcome: Outcome[Any]) -> None:
-            await check_medium(medium, state, outcome, k)
+            await assert_old_or_new(medium, state, outcome, k)
+            assert_cancelled(outcome, how=how, times=times)
 
         assert await sweep(save, check, how=how, times=times) >= 3
 
 
-@pytest.mark.parametrize("how", ["task", "token", "timeout"])
+@pytest.mark.parametrize("how", get_args(CancelBy))
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_convert_cancelled_at_every_await(
     kind: str, how: CancelBy, file_size: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -60,7 +53,8 @@ async def test_convert_cancelled_at_every_await(
             return await convert(source, (medium.storage, KEY), overwrite=True, cancellation=token)
 
         async def check(k: int, outcome: Outcome[Any]) -> None:
-            await check_medium(medium, state, outcome, k)
+            await assert_old_or_new(medium, state, outcome, k)
+            assert_cancelled(outcome, how=how)
 
         assert await sweep(run, check, how=how) >= 3
 

@@ -25,6 +25,7 @@ from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.local import kernel
 from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.folders import (
+    MadeFolders,
     open_or_create,
     remove_created,
     split_key,
@@ -47,13 +48,23 @@ _UNSYNCED_RANGES = 8
 class UnpublishedFile:
     """The bytes of a key that is being written. `discard` is right in any state."""
 
-    def __init__(self, root: Path, key: str, *, token: str, write_id: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        *,
+        token: str,
+        write_id: str,
+        clock: Callable[[], int],
+        made: MadeFolders,
+    ) -> None:
         self.key = key
         self._root = root
         self._folders, self._name = split_key(key)
         self._temp = temp_name(self._name, token)
         self._write_id = write_id
         self._clock = clock
+        self._made = made
         self._created: list[Path] = []
         self._folder: int | None = None
         self._file: int | None = None
@@ -187,6 +198,7 @@ class UnpublishedFile:
                 write_id=self._write_id,
             ) from error
         finally:
+            self._made.add(self._created)
             self._created.clear()
         self._close_folder()
 

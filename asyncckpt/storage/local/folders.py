@@ -140,3 +140,29 @@ def remove_created(created: list[Path]) -> None:
     while created:
         with suppress(OSError):
             os.rmdir(created.pop())
+
+
+class MadeFolders:
+    """The folders that one storage has made: each goes with its last object, as if there were no folders.
+
+    A folder that was there before, or that somebody else made, stays. Used from several worker threads at a
+    time; each step is atomic, and whoever finds its folder gone makes it again.
+    """
+
+    def __init__(self) -> None:
+        self._paths: set[Path] = set()
+
+    def add(self, created: list[Path]) -> None:
+        """Remember the folders of an object that is there now."""
+        self._paths.update(created)
+
+    def remove_empty(self, folder: Path) -> None:
+        """Remove the folder and those above it that were made here and are empty."""
+        while folder in self._paths:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                # Something is in it, or it is gone already; either way it is not ours to look after now.
+                return
+            self._paths.discard(folder)
+            folder = folder.parent

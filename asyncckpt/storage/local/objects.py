@@ -16,7 +16,14 @@ from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError, UnsupportedOp
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local.errors import storage_errors
-from asyncckpt.storage.local.folders import is_temp_name, open_folder, refuse_link, split_key, sync_folder
+from asyncckpt.storage.local.folders import (
+    MadeFolders,
+    is_temp_name,
+    open_folder,
+    refuse_link,
+    split_key,
+    sync_folder,
+)
 
 # Without O_NONBLOCK the open of a named pipe would wait for somebody to write into it.
 _OBJECT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -68,13 +75,17 @@ def stat_object(root: Path, key: str) -> ObjectInfo:
     return info_of(key, found)
 
 
-def delete_object(root: Path, key: str) -> None:
-    """Remove the file and sync its folder; one that is not there is no error, and folders never go."""
+def delete_object(root: Path, key: str, made: MadeFolders) -> None:
+    """Remove the file and sync its folder; one that is not there is no error.
+
+    Of the folders only those go that this storage made and that are empty now.
+    """
     with suppress(ObjectNotFoundError):
         stat_object(root, key)
         with _folder_of(root, key) as (folder, name):
             os.unlink(name, dir_fd=folder)
             sync_folder(folder)
+    made.remove_empty(root.joinpath(*split_key(key)[0]))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from asyncckpt.storage.base import (
     new_write_id,
 )
 from asyncckpt.storage.local.files import UnpublishedFile
+from asyncckpt.storage.local.folders import MadeFolders
 from asyncckpt.storage.local.objects import delete_object, info_of, stat_object, walk
 from asyncckpt.storage.local.reader import LocalReader
 from asyncckpt.storage.local.writer import LocalWriter
@@ -42,8 +43,8 @@ class LocalStorage(ICheckpointStorage):
     A file is written under a hidden name, synced, and given its own name in one step; its folder is synced
     after that. A process that is killed meanwhile leaves at most hidden `.….tmp` files, which `list` never
     shows. Symbolic links below the root are not followed, unless `follow_links` lets objects that are links be
-    read. Files carry no write id: `link` and `rename` on a
-    local disk never lose their answer.
+    read. A folder that this storage made goes with its last object. Files carry no write id: `link` and
+    `rename` on a local disk never lose their answer.
     """
 
     capabilities = Capabilities(server_copy=True)
@@ -66,6 +67,7 @@ class LocalStorage(ICheckpointStorage):
         self._follow_links = follow_links
         self._clock = clock
         self._new_token = new_token
+        self._made = MadeFolders()
 
     async def __aenter__(self) -> Self:
         """From here to the end of the block it keeps its threads; without a block each call has its own."""
@@ -93,12 +95,14 @@ class LocalStorage(ICheckpointStorage):
 
     async def _unpublished(self, key: str, write_id: str) -> UnpublishedFile:
         root = await self._absolute_root()
-        return UnpublishedFile(root, key, token=self._new_token(), write_id=write_id, clock=self._clock)
+        return UnpublishedFile(
+            root, key, token=self._new_token(), write_id=write_id, clock=self._clock, made=self._made
+        )
 
     async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
         file = await self._unpublished(key, write_id)
         stop = threading.Event()
-        return await run_in_thread(_put_whole, file, views, exclusive, stop, abort=stop.set)
+        return await run_in_thread(_put_whole, file, views, exclusive, stop, abort=stop.set, to_end=True)
 
     async def _open_writer(
         self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
@@ -142,7 +146,7 @@ class LocalStorage(ICheckpointStorage):
             yield page
 
     async def _delete(self, key: str) -> None:
-        await run_in_thread(delete_object, await self._absolute_root(), key)
+        await run_in_thread(delete_object, await self._absolute_root(), key, self._made)
 
 
 def _put_whole(

@@ -57,7 +57,7 @@ class LocalWriter(ObjectWriter):
 
     async def commit(self) -> ObjectInfo:
         size = self._ledger.total()
-        info = await self._threads.run(self._publish, size)
+        info = await self._threads.run(self._publish, size, to_end=True)
         await self._end_threads()
         return info
 
