@@ -4,7 +4,7 @@
 `WorkerThreads` and `run_in_thread` run blocking code; its thread is done before anyone sees a cancel.
 `fan_out` keeps a bounded number of coroutines in flight, `ByteBudget` a bounded number of bytes. None of them
 holds a loop, an executor or a thread in a module global. `collection_paused` keeps the garbage collector out of
-short bursts of work on very many objects.
+short bursts of work on very many objects. `StartingUnlisted` keeps the tasks of drivers out of everybody's reach.
 """
 
 from asyncckpt._aio.budget import ByteBudget, Reservation
@@ -12,6 +12,7 @@ from asyncckpt._aio.fanout import fan_out
 from asyncckpt._aio.garbage import collection_paused, without_collection
 from asyncckpt._aio.shield import ShieldBrokenError, Shielded, ShieldTimeoutError, run_shielded, shield
 from asyncckpt._aio.threads import WorkerThreads, run_in_thread
+from asyncckpt._aio.unlisted import StartingUnlisted
 
 __all__ = [
     "ByteBudget",
@@ -19,6 +20,7 @@ __all__ = [
     "ShieldBrokenError",
     "ShieldTimeoutError",
     "Shielded",
+    "StartingUnlisted",
     "WorkerThreads",
     "collection_paused",
     "fan_out",

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from asyncckpt._aio.unlisted import start_unlisted
+
 T = TypeVar("T")
 
 # How long a coroutine that overran its shield may take to clean up after its own cancel.
@@ -49,15 +51,17 @@ class Shielded(Generic[T]):
 async def shield(coroutine: Coroutine[Any, Any, T], *, timeout: float) -> Shielded[T]:
     """Run the coroutine, as a task of its own, to its end, however often the caller is cancelled.
 
-    Raises nothing: how it ended is in the `Shielded` that comes back. The task is in nobody's list: when
-    `asyncio.run` ends, or something else cancels `asyncio.all_tasks()`, the caller is cancelled and this is not.
+    Raises nothing: how it ended is in the `Shielded` that comes back. The task is in nobody's list, nor are those
+    that it starts: when `asyncio.run` ends, or something else cancels `asyncio.all_tasks()`, the caller is
+    cancelled and this is not.
     After `timeout` seconds it is cancelled and awaited for a few seconds more: the outcome is then a
     `ShieldTimeoutError`, unless it ended with a result after all. Where a task that it waits for was cancelled
     from outside, the outcome is a `ShieldBrokenError`. A cancel of the caller is kept in the outcome, first one
     first; the task's count of requests is left alone, so that `asyncio.timeout` and `CancelScope` around it
     still know theirs.
     """
-    task = _start_unlisted(coroutine)
+    # It still ends before the loop does: its caller, which is listed, waits for it.
+    task = start_unlisted(coroutine)
     cancellation = await _wait_uncancelled(task, timeout)
     if task.done():
         return _outcome_of(task, cancellation)
@@ -86,16 +90,6 @@ async def run_shielded(coroutine: Coroutine[Any, Any, T], *, timeout: float) -> 
     outcome = await shield(coroutine, timeout=timeout)
     outcome.raise_if_cancelled()
     return outcome.result()
-
-
-def _start_unlisted(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task that `asyncio.all_tasks()` does not show, so that nobody but the shield can cancel it.
-
-    It still ends before the loop does: its caller, which is listed, waits for it.
-    """
-    task = asyncio.ensure_future(coroutine)
-    asyncio.tasks._unregister_task(task)
-    return task
 
 
 async def _wait_uncancelled(task: asyncio.Future[Any], timeout: float) -> asyncio.CancelledError | None:

@@ -246,12 +246,17 @@ class ICheckpointStorage(ABC):
     async def delete(
         self, key: str, *, missing_ok: bool = True, cancellation: CancellationToken | None = None
     ) -> None:
-        """Remove the object. Raises ObjectNotFoundError only with `missing_ok=False`."""
+        """Remove the object. Raises ObjectNotFoundError only with `missing_ok=False`.
+
+        Once it has begun it runs to its end: a request that was abandoned could still remove what somebody
+        writes under this key afterwards.
+        """
         validate_key(key)
-        async with bind(cancellation):
+        async with bind(cancellation) as scope:
             if not missing_ok:
                 await self._stat(key)
-            await self._delete(key)
+            scope.commit()
+            await run_shielded(self._delete(key), timeout=COMMIT_TIMEOUT)
 
     async def aclose(self) -> None:  # noqa: B027 - not every storage has connections
         """Close connections. Safe to call twice."""

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from asyncckpt._aio import StartingUnlisted
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ async def _attempt(operation: Callable[[], Coroutine[Any, Any, T]], limit: float
     timer = asyncio.timeout(limit)
     try:
         async with timer:
-            return await operation()
+            return await StartingUnlisted(operation())
     except TimeoutError as error:
         if not timer.expired():
             raise

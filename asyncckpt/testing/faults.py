@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
+from asyncckpt._aio.stepwise import Stepwise
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
 from asyncckpt.errors import OperationCancelledError
 
@@ -50,6 +52,7 @@ _ERRORS: dict[CancelBy, type[BaseException]] = {
     "all_tasks": asyncio.CancelledError,
 }
 _REASON = "injected by asyncckpt.testing.faults"
+_injector: ContextVar[_Injector | None] = ContextVar("asyncckpt_injector", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,57 +202,49 @@ async def _in_anyio_scope(make_operation: MakeOperation[T], injector: _Injector)
 
 @contextmanager
 def _counting_every_task(injector: _Injector, *, on: bool) -> Iterator[None]:
-    """Tasks that begin inside the block tell the injector of their suspensions, and are cancelled by it."""
+    """Tasks that are begun from inside the block tell the injector of their suspensions, and are cancelled by it.
+
+    Those of a server on the same loop, which was started before, are not.
+    """
     if not on:
         yield
         return
-    loop, bystanders = asyncio.get_running_loop(), asyncio.all_tasks()
+    loop = asyncio.get_running_loop()
+    usual = loop.get_task_factory()
+    begun: set[asyncio.Task[Any]] = set()
 
     def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(_Counted(coroutine, injector), loop=loop, **options)
+        if _injector.get() is not injector:
+            return asyncio.Task(coroutine, loop=loop, **options)
+        task: asyncio.Task[Any] = asyncio.Task(_Counted(coroutine, injector), loop=loop, **options)
+        begun.add(task)
+        return task
 
     def cancel_all() -> None:
-        for task in asyncio.all_tasks() - bystanders:
+        for task in asyncio.all_tasks() & begun:
             task.cancel()
 
-    before = loop.get_task_factory()
+    entered = _injector.set(injector)
     loop.set_task_factory(make_task)
     injector.cancel = cancel_all
     try:
         yield
     finally:
-        loop.set_task_factory(before)
+        loop.set_task_factory(usual)
+        _injector.reset(entered)
 
 
-class _Counted(Coroutine[Any, Any, T]):
-    """A coroutine that tells the injector about each suspension, before its task hears of it."""
+class _Counted(Stepwise[T]):
+    """Tells the injector about each suspension, before its task hears of it."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], injector: _Injector) -> None:
-        self._coroutine = coroutine
+        super().__init__(coroutine)
         self._injector = injector
 
-    def send(self, value: Any) -> Any:
-        awaited = self._coroutine.send(value)
+    def step(self, advance: Callable[..., Any], *args: Any) -> Any:
+        awaited = advance(*args)
         self._injector.suspended()
         return awaited
-
-    def throw(self, *error: Any) -> Any:
-        awaited = self._coroutine.throw(*error)
-        self._injector.suspended()
-        return awaited
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        # All of a generator that `await` needs is here.
-        return cast("Generator[Any, Any, T]", self)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
 
 
 def assert_cancelled(outcome: Outcome[Any], *, how: CancelBy, times: int = 1) -> None:

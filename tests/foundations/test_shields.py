@@ -245,3 +245,26 @@ async def test_cancelled_from_outside_is_told_from_an_error_of_its_own() -> None
     assert not outcome.cancelled
     with pytest.raises(ShieldBrokenError, match="from outside"):
         outcome.result()
+
+
+async def test_tasks_that_shielded_work_starts_can_t_be_reached_either() -> None:
+    async def work() -> None:
+        child = asyncio.ensure_future(start_another())
+        await child
+
+    async def start_another() -> None:
+        await turns(2)
+        await asyncio.gather(grandchild(), grandchild())
+
+    async def grandchild() -> None:
+        await turns(5)
+        finished.append("grandchild")
+
+    finished: list[str] = []
+    task = asyncio.ensure_future(run_shielded(work(), timeout=5))
+    await turns(6)
+    assert asyncio.all_tasks() - {asyncio.current_task()} == {task}
+    task.cancel()
+    await asyncio.wait([task])
+    assert finished == ["grandchild"] * 2
+    assert asyncio.get_running_loop().get_task_factory() is None
