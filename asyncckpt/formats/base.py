@@ -10,7 +10,7 @@ from asyncckpt._aio import run_in_thread
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import LayoutError, NotRepresentableError
 from asyncckpt.formats.assemble import check_chunks, gather, to_array
-from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Extent, Index, ParseSteps, Seal, SourceInfo, parse_bytes
 from asyncckpt.formats.plan import AnyPlan, Content
 from asyncckpt.formats.render import render
 from asyncckpt.model.digests import Buffer
@@ -35,6 +35,11 @@ class ICheckpointFormat(ABC):
     def extension(self) -> str:
         """The usual ending of a file's name, with the dot."""
         return self.extensions[0]
+
+    @property
+    def seals(self) -> frozenset[Seal]:
+        """How the files that it writes, with the options it has, are protected."""
+        return frozenset()
 
     @abstractmethod
     def sniff(self, head: memoryview, source: SourceInfo) -> bool:
@@ -78,10 +83,7 @@ class ICheckpointFormat(ABC):
             seen: set[str] = set()
             twice = next(t.name for t in content.tensors if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
             raise LayoutError(f"two tensors have the name {twice!r}")
-        losses = self.losses(content)
-        if losses:
-            more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
-            raise NotRepresentableError(losses[0] + more, losses=tuple(losses))
+        refuse_losses(self.losses(content))
 
     async def serialize(
         self,
@@ -112,6 +114,13 @@ class ICheckpointFormat(ABC):
         view = memoryview(data).toreadonly().cast("B")
         index = parse_bytes(self.parse(SourceInfo(f"checkpoint{self.extension}", len(view))), view)
         return read_shards(index, view), index.metadata
+
+
+def refuse_losses(losses: Sequence[str]) -> None:
+    """Raises NotRepresentableError with all of them, unless there are none."""
+    if losses:
+        more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+        raise NotRepresentableError(losses[0] + more, losses=tuple(losses))
 
 
 def content_of(shards: Sequence[ShardData], metadata: CheckpointMetadata) -> tuple[Content, list[memoryview]]:

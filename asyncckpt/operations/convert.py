@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
-from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
 from asyncckpt.formats.index import StoredTensor
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
@@ -59,8 +59,9 @@ async def convert(
     """Write a checkpoint again in another format, or on another storage; every byte is verified on the way.
 
     `to` is a name or a format; None means by the target's extension. What the target can't hold is an error that
-    lists all of it, unless `allow_loss`: then it is left out and reported. `source_options` are those of the
-    source's storage where they are not `storage_options`.
+    lists all of it, unless `allow_loss`: then it is left out and reported. That the source is encrypted or signed and
+    the target is not counts as such a loss. `source_options` are those of the source's storage where they are not
+    `storage_options`.
 
     Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
     subclasses, OperationCancelledError.
@@ -160,7 +161,11 @@ def _content(
     index = checkpoint.index
     # What is lost whichever tensors are kept is no reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, index.tree))
-    kept, losses = [], list(general)
+    unsealed = [
+        f"the source is {seal}, the {chosen.name} file would not be"
+        for seal in sorted(index.seals - chosen.seals)
+    ]
+    kept, losses = [], [*unsealed, *general]
     for stored in index.tensors:
         if stored.absent is not None:
             raise MismatchError(f"tensor {stored.name!r} can't be converted: {stored.absent}")
@@ -169,6 +174,8 @@ def _content(
         losses += problems
         if not problems or not allow_loss:
             kept.append(stored)
+    if unsealed and not allow_loss:
+        refuse_losses(losses)
     names = {stored.name for stored in kept}
     shards = tuple(
         replace(
