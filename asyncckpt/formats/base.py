@@ -94,23 +94,23 @@ class ICheckpointFormat(ABC):
     ) -> bytes:
         """All shards as one file in memory. Raises as `plan` does, and LayoutError for sets of files."""
         async with bind(cancellation):
-            return await run_in_thread(self._serialize, shards, metadata)
+            return await run_in_thread(self.__serialize, shards, metadata)
 
     async def deserialize(
         self, data: Buffer, *, cancellation: CancellationToken | None = None
     ) -> tuple[list[ShardData], CheckpointMetadata]:
         """The shards of a file in memory, verified, as views of `data` where possible. Raises FormatError."""
         async with bind(cancellation):
-            return await run_in_thread(self._deserialize, data)
+            return await run_in_thread(self.__deserialize, data)
 
-    def _serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
+    def __serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
         content, views = content_of(shards, metadata)
         plans = self.plan(content, name=f"checkpoint{self.extension}")
         if len(plans) != 1:
             raise LayoutError(f"{self.name} would write {len(plans)} files; serialize makes one: use save")
         return render(plans[0], lambda tensor, start, end: views[tensor][start:end])
 
-    def _deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
+    def __deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
         view = memoryview(data).toreadonly().cast("B")
         index = parse_bytes(self.parse(SourceInfo(f"checkpoint{self.extension}", len(view))), view)
         return read_shards(index, view), index.metadata
