@@ -13,7 +13,10 @@ from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
 from asyncckpt.formats.index import StoredTensor
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
-from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.model.nesting import require_shallow
+from asyncckpt.model.prune import prune
+from asyncckpt.model.structure import check_structure
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
@@ -157,8 +160,11 @@ class CheckpointSource(TensorSource):
 def _content(
     checkpoint: Checkpoint, chosen: ICheckpointFormat, allow_loss: bool
 ) -> tuple[Content, list[StoredTensor], list[str]]:
-    """What is to be written, without what the format can't hold."""
+    """What is to be written, without what the format can't hold. Raises as `convert` does."""
     index = checkpoint.index
+    # What `load` would refuse is not handed on to a file that looks sound.
+    check_structure(index.tree)
+    require_shallow(index.metadata)
     # What is lost whichever tensors are kept is no reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, index.tree))
     unsealed = [
@@ -185,7 +191,7 @@ def _content(
     )
     metadata = replace(index.metadata, shards=(), format="", version="")
     counts = tuple(len(s.tensors) for s in shards) or (len(kept),)
-    tree = _pruned(index.tree, {t.name for t in index.tensors} - names)
+    tree = prune(index.tree, {t.name for t in index.tensors} - names)
     if len(counts) > 1:
         metadata = replace(metadata, shards=shards)
         by_name = {stored.name: stored for stored in kept}
@@ -196,27 +202,3 @@ def _content(
 
 def _relocated(stored: StoredTensor) -> TensorMetadata:
     return replace(stored.metadata, offset=0, checksum=None)
-
-
-def _pruned(structure: Json, dropped: set[str]) -> Json:
-    """The structure without the tensors that were dropped: gone from dicts, None in lists and tuples."""
-    if not dropped:
-        return structure
-    if isinstance(structure, list):
-        return [_pruned(node, dropped) for node in structure]
-    if not isinstance(structure, dict):
-        return structure
-    if "t" in structure:
-        return None if structure["t"] in dropped else structure
-    for tag in ("d", "o"):
-        if tag in structure:
-            return {tag: _pruned_pairs(structure[tag], dropped)}
-    return {"u": _pruned(structure["u"], dropped)} if "u" in structure else structure
-
-
-def _pruned_pairs(pairs: list[Json], dropped: set[str]) -> list[Json]:
-    kept: list[Json] = []
-    for key, node in zip(pairs[::2], pairs[1::2], strict=True):
-        if not (isinstance(node, dict) and node.get("t") in dropped):
-            kept += [key, _pruned(node, dropped)]
-    return kept
