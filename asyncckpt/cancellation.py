@@ -9,20 +9,30 @@ A token enters at a public call, becomes one cancel request of the calling task,
 The scope keeps the same books as `asyncio.timeout`: it withdraws its own request with `Task.uncancel` and
 compares what is left with the count at entry, so timeouts, task groups and real cancels around or inside it
 keep their meaning. A real `task.cancel()` stays a `CancelledError`, also when the token fired as well.
+
+Firing is one loop in the thread that fires, through all linked tokens, depth first and each in the order of
+registration: no number of callbacks and no length of a chain changes what one of them costs. A callback that raises
+stops no other: its error is logged, and `cancel` returns. What is no `Exception` (a Ctrl-C that arrived in there) is
+raised by `cancel` once all have run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from types import MethodType, TracebackType
+from typing import Self, TypeAlias, cast
 
 from asyncckpt.errors import OperationCancelledError
 
 __all__ = ["CancelScope", "CancellationToken", "CancellationTokenSource", "bind"]
+
+_logger = logging.getLogger("asyncckpt")
+_Callback: TypeAlias = Callable[[str | None], None]
 
 
 class CancellationToken:
@@ -39,7 +49,8 @@ class CancellationToken:
         self._reason: str | None = None
         # Re-entrant, because a signal handler may call cancel() while this thread holds the lock.
         self._lock = threading.RLock()
-        self._callbacks: dict[object, Callable[[str | None], None]] = {}
+        # Ordered, because taking the first key out of a dict costs a look at every one that was taken before it.
+        self._callbacks: OrderedDict[object, _Callback] = OrderedDict()
         self._scopes: dict[asyncio.Task[object], CancelScope] = {}
 
     @staticmethod
@@ -66,10 +77,11 @@ class CancellationToken:
         """A context manager (`with` or `async with`) that cancels its body when the token fires."""
         return CancelScope(self)
 
-    def add_callback(self, callback: Callable[[str | None], None]) -> Callable[[], None]:
+    def add_callback(self, callback: _Callback) -> Callable[[], None]:
         """Call `callback(reason)` once, when the token fires (at once if it has); returns the way to unregister.
 
-        The callback runs in the thread that fires the token and must neither raise nor block.
+        The callback runs in the thread that fires the token and must not block. If it raises, the error is logged
+        and the other callbacks run all the same.
         """
         if not self._can_fire:
             return _nothing
@@ -77,29 +89,30 @@ class CancellationToken:
         with self._lock:
             self._callbacks[key] = callback
         # Insert first and look afterwards: a token that fires in between finds the callback or is seen here.
-        if self._fired:
-            self._run_callbacks()
+        if self._fired and self._take(key) is not None:
+            _Firing(self._reason).run(callback)
         return lambda: self._remove_callback(key)
 
     def _remove_callback(self, key: object) -> None:
-        with self._lock:
-            self._callbacks.pop(key, None)
+        self._take(key)
 
-    def _fire(self, reason: str | None) -> None:
+    def _take(self, key: object) -> _Callback | None:
+        """Take a callback out, if it is still there: whoever does is the one to run it."""
+        with self._lock:
+            return self._callbacks.pop(key, None)
+
+    def _take_first(self) -> _Callback | None:
+        with self._lock:
+            return self._callbacks.popitem(last=False)[1] if self._callbacks else None
+
+    def _mark(self, reason: str | None) -> bool:
+        """Fired from here on; False if it was before."""
         with self._lock:
             if self._fired:
-                return
+                return False
             self._reason = reason
             self._fired = True
-        self._run_callbacks()
-
-    def _run_callbacks(self) -> None:
-        while True:
-            with self._lock:
-                if not self._callbacks:
-                    return
-                callback = self._callbacks.pop(next(iter(self._callbacks)))
-            callback(self._reason)
+            return True
 
     def __repr__(self) -> str:
         if not self._can_fire:
@@ -133,9 +146,14 @@ class CancellationTokenSource:
         return self._token
 
     def cancel(self, reason: str | None = None) -> None:
-        """Fire the token. Thread-safe and idempotent: the first reason stays."""
-        self._token._fire(reason)
-        self._stop_timer()
+        """Fire the token. Thread-safe and idempotent: the first reason stays.
+
+        Callbacks and linked tokens have run when it returns, those excepted that another thread is running. None
+        of their errors comes out here: they are logged.
+        """
+        firing = _Firing(reason)
+        firing.enter(self)
+        firing.drain()
 
     def cancel_after(self, seconds: float, reason: str | None = None) -> None:
         """Fire the token after so many seconds of the running loop; replaces an earlier `cancel_after`.
@@ -306,6 +324,60 @@ class CancelScope:
         self._ignored_by -= 1
         if self._token.is_cancelled and self._task is not None:
             _call_on_loop(self._task.get_loop(), self._deliver)
+
+
+class _Firing:
+    """One pass over the callbacks of a token that fires and of all tokens linked to it, with one reason.
+
+    The tokens that are under way stand in a list and not on Python's stack, which a long chain would overflow.
+    """
+
+    def __init__(self, reason: str | None) -> None:
+        self._reason = reason
+        self._tokens: list[CancellationToken] = []
+        self._interrupt: BaseException | None = None
+
+    def run(self, callback: _Callback) -> None:
+        """One callback, and whatever it leads to."""
+        self._call(callback)
+        self.drain()
+
+    def enter(self, source: CancellationTokenSource) -> None:
+        """Fire the source's token; its callbacks are the next to run."""
+        if source._token._mark(self._reason):
+            self._tokens.append(source._token)
+        source._stop_timer()
+
+    def drain(self) -> None:
+        while self._tokens:
+            callback = self._tokens[-1]._take_first()
+            if callback is None:
+                self._tokens.pop()
+            else:
+                self._call(callback)
+        if self._interrupt is not None:
+            raise self._interrupt
+
+    def _call(self, callback: _Callback) -> None:
+        linked = _source_of(callback)
+        try:
+            if linked is None:
+                callback(self._reason)
+            else:
+                self.enter(linked)
+        except (Exception, asyncio.CancelledError):
+            # Nothing is awaited in there, so even a CancelledError is the callback's own mistake.
+            _logger.exception("a cancellation callback failed; the others run all the same")
+        except BaseException as error:
+            if self._interrupt is None:
+                self._interrupt = error
+
+
+def _source_of(callback: _Callback) -> CancellationTokenSource | None:
+    """The source whose own `cancel` the callback is, which is how tokens are linked."""
+    if isinstance(callback, MethodType) and callback.__func__ is CancellationTokenSource.cancel:
+        return cast("CancellationTokenSource", callback.__self__)
+    return None
 
 
 def bind(token: CancellationToken | None) -> CancelScope:

@@ -163,7 +163,7 @@ TARGETS: dict[str, Target] = {
     "mldf": _format(MldfFormat),
     "sdnb": _sdnb,
     "sdz": _format(lambda: SdzFormat(limits=_SMALL_ZIP)),
-    "metagraph": _format(lambda: MetagraphFormat(key=KEY)),
+    "metagraph": _format(lambda: MetagraphFormat(key=KEY, allow_plain=True)),
     "sniff": _sniff,
     "zip_directory": _zip_directory,
     "java_manifest": _java_manifest,

@@ -26,7 +26,11 @@ def add_parser(commands: Subparsers) -> None:
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--to", choices=format_names(), help="the format; by default the target's extension")
-    parser.add_argument("--allow-loss", action="store_true", help="leave out what the format can't hold")
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="leave out what the format can't hold, encryption and signature included",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the target")
     parser.add_argument("--target-key-file", metavar="FILE", help="encrypt a METAGRAPH target with this key")
     add_format(parser)

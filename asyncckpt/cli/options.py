@@ -33,19 +33,36 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """`--format` and `--key-file`: how a checkpoint is read."""
+    """`--format`, `--key-file` and `--allow-plain`: how a checkpoint is read."""
     parser.add_argument("--format", choices=format_names(), help="the format, where the bytes do not tell")
     parser.add_argument(
-        "--key-file", metavar="FILE", help="32 bytes, or 64 hex digits: the key of an encrypted bundle"
+        "--key-file",
+        metavar="FILE",
+        help="32 bytes, or 64 hex digits: the key of an encrypted bundle; anything else is then refused",
+    )
+    parser.add_argument(
+        "--allow-plain", action="store_true", help="with --key-file: also read what is not encrypted"
     )
 
 
 def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpointFormat | None:
-    """How to read a checkpoint: None for "by its bytes". Raises DecryptionError for a file that holds no key."""
+    """How to read a checkpoint: None for "by its bytes".
+
+    Whoever gives a key expects an encrypted bundle, whatever the file is called. Raises DecryptionError for a file
+    that holds no key, and for a format that has no encryption.
+    """
     name: str | None = options.format
-    if options.key_file is None or not (location.endswith(MetagraphFormat.extensions) or name == "metagraph"):
+    if options.key_file is None:
         return name
-    return MetagraphFormat(key=read_key(options.key_file))
+    key = read_key(options.key_file)
+    bundle = name == MetagraphFormat.name or (name is None and location.endswith(MetagraphFormat.extensions))
+    if options.allow_plain and not bundle:
+        return name
+    if name not in (None, MetagraphFormat.name):
+        raise DecryptionError(
+            f"a key was given, but {name} is never encrypted: --allow-plain reads it all the same"
+        )
+    return MetagraphFormat(key=key, allow_plain=options.allow_plain)
 
 
 def read_key(path: str) -> bytes:

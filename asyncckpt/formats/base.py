@@ -10,12 +10,13 @@ from asyncckpt._aio import run_in_thread
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import LayoutError, NotRepresentableError
 from asyncckpt.formats.assemble import check_chunks, gather, to_array
-from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, parse_bytes
+from asyncckpt.formats.index import Extent, Index, ParseSteps, Seal, SourceInfo, parse_bytes
 from asyncckpt.formats.plan import AnyPlan, Content
 from asyncckpt.formats.render import render
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.nesting import require_shallow
 from asyncckpt.model.shard import ShardData
 
 
@@ -35,6 +36,11 @@ class ICheckpointFormat(ABC):
     def extension(self) -> str:
         """The usual ending of a file's name, with the dot."""
         return self.extensions[0]
+
+    @property
+    def seals(self) -> frozenset[Seal]:
+        """How the files that it writes, with the options it has, are protected."""
+        return frozenset()
 
     @abstractmethod
     def sniff(self, head: memoryview, source: SourceInfo) -> bool:
@@ -78,10 +84,7 @@ class ICheckpointFormat(ABC):
             seen: set[str] = set()
             twice = next(t.name for t in content.tensors if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
             raise LayoutError(f"two tensors have the name {twice!r}")
-        losses = self.losses(content)
-        if losses:
-            more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
-            raise NotRepresentableError(losses[0] + more, losses=tuple(losses))
+        refuse_losses(self.losses(content))
 
     async def serialize(
         self,
@@ -92,30 +95,38 @@ class ICheckpointFormat(ABC):
     ) -> bytes:
         """All shards as one file in memory. Raises as `plan` does, and LayoutError for sets of files."""
         async with bind(cancellation):
-            return await run_in_thread(self._serialize, shards, metadata)
+            return await run_in_thread(self.__serialize, shards, metadata)
 
     async def deserialize(
         self, data: Buffer, *, cancellation: CancellationToken | None = None
     ) -> tuple[list[ShardData], CheckpointMetadata]:
         """The shards of a file in memory, verified, as views of `data` where possible. Raises FormatError."""
         async with bind(cancellation):
-            return await run_in_thread(self._deserialize, data)
+            return await run_in_thread(self.__deserialize, data)
 
-    def _serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
+    def __serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
         content, views = content_of(shards, metadata)
         plans = self.plan(content, name=f"checkpoint{self.extension}")
         if len(plans) != 1:
             raise LayoutError(f"{self.name} would write {len(plans)} files; serialize makes one: use save")
         return render(plans[0], lambda tensor, start, end: views[tensor][start:end])
 
-    def _deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
+    def __deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
         view = memoryview(data).toreadonly().cast("B")
         index = parse_bytes(self.parse(SourceInfo(f"checkpoint{self.extension}", len(view))), view)
         return read_shards(index, view), index.metadata
 
 
+def refuse_losses(losses: Sequence[str]) -> None:
+    """Raises NotRepresentableError with all of them, unless there are none."""
+    if losses:
+        more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+        raise NotRepresentableError(losses[0] + more, losses=tuple(losses))
+
+
 def content_of(shards: Sequence[ShardData], metadata: CheckpointMetadata) -> tuple[Content, list[memoryview]]:
-    """Bare shards, without a tree, as a content and the views of its tensors."""
+    """Bare shards, without a tree, as a content and the views of its tensors. Raises LimitExceededError."""
+    require_shallow(metadata)
     tensors = tuple(t for shard in shards for t in shard.tensor_info)
     views = [view for shard in shards for view in shard.views]
     return Content(tensors, tuple(len(shard.views) for shard in shards), metadata), views

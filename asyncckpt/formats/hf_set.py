@@ -45,6 +45,7 @@ from asyncckpt.formats.safetensors import (
 )
 from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Chunking
+from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange
 
@@ -53,7 +54,6 @@ FILE_EXTENSION = ".safetensors"
 DEFAULT_FILE_BYTES = 5_000_000_000
 """Hugging Face's own limit."""
 MAX_INDEX_BYTES = 100_000_000
-MAX_NAME_CHARACTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
         raise LayoutError("the index has no weight_map")
     known: dict[str, str] = {}
     for name, file in weight_map.items():
-        if not is_file_name(file) or not file.endswith(FILE_EXTENSION):
+        if not is_file_name(file) or not file.endswith(FILE_EXTENSION) or file == source.name:
             raise LayoutError(
                 f"the index has tensor {name[:80]!a} in {str(file)[:80]!a}, "
                 f"which is no *{FILE_EXTENSION} beside it"
@@ -228,17 +228,6 @@ def _require_all(index: SetIndex, stored: Sequence[StoredTensor]) -> None:
     if missing:
         name = min(missing)
         raise LayoutError(f"tensor {name!r} is not in {index.weight_map[name]!r}, where the index has it")
-
-
-def is_file_name(value: Json) -> bool:
-    """Whether the value names a file of the same folder, and nothing that could lead elsewhere."""
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= MAX_NAME_CHARACTERS
-        and value.isprintable()
-        and not value.startswith(".")
-        and not any(character in value for character in "/\\:")
-    )
 
 
 # -- the class -------------------------------------------------------------------------------------------------

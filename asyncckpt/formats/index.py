@@ -16,6 +16,8 @@ from asyncckpt.model.digests import Checksums
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 
 Algorithm = Literal["crc32", "crc32c", "sha256", "blake3"]
+Seal = Literal["encrypted", "signed"]
+"""How a file is protected from others than its owner."""
 
 
 class Need(NamedTuple):
@@ -106,7 +108,7 @@ class Index:
 
     `structure` are the runs of bytes outside the tensors that mean something (headers, tables); in a file of ours
     everything else is zeros, which `verify` checks; None where that is not known. `details` is what `inspect`
-    shows: JSON, format by format.
+    shows: JSON, format by format. `seals` are what a copy without them would lose.
     """
 
     format: str
@@ -120,6 +122,7 @@ class Index:
     digests: tuple[RegionDigest, ...] = ()
     structure: tuple[Extent, ...] | None = None
     details: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
+    seals: frozenset[Seal] = frozenset()
 
 
 ParseSteps = Generator[Need, memoryview, Index]

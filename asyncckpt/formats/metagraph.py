@@ -28,11 +28,11 @@ from datetime import UTC, datetime
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.index import ParseSteps, SourceInfo
+from asyncckpt.formats.index import ParseSteps, Seal, SourceInfo
 from asyncckpt.formats.metagraph_codec import Codec, RandomBytes, require_key
 from asyncckpt.formats.metagraph_delta import BaseBundle, base_bundle
 from asyncckpt.formats.metagraph_header import MAGIC, OLD_MAGIC
-from asyncckpt.formats.metagraph_parse import NAME, parse_file
+from asyncckpt.formats.metagraph_parse import NAME, parse_file, seals_of
 from asyncckpt.formats.metagraph_read import Keys
 from asyncckpt.formats.metagraph_signature import require_keys, verify_key_of
 from asyncckpt.formats.metagraph_write import Writing, plan_plain, plan_stream
@@ -47,8 +47,9 @@ _MAX_TIME = 2**64 - 1
 class MetagraphFormat(ICheckpointFormat):
     """Bundles: plain by default; compressed, encrypted, signed, or a delta on request.
 
-    `key` (32 bytes) encrypts and decrypts; `signing_key` (32 raw bytes, Ed25519) signs what is written; with
-    `verify_key` only bundles signed with its private key are read, and each tensor is compared with its signed hash.
+    `key` (32 bytes) encrypts and decrypts; with it a bundle that is not encrypted is refused, unless `allow_plain`.
+    `signing_key` (32 raw bytes, Ed25519) signs what is written; with `verify_key` only bundles signed with its private
+    key are read, and each tensor is compared with its signed hash.
     `base` makes a delta: see `base_bundle`. The same content gives the same bytes unless it is encrypted, because by
     default the creation time is the metadata's timestamp, and the bundle's id comes from its root.
     """
@@ -63,6 +64,7 @@ class MetagraphFormat(ICheckpointFormat):
         key: bytes | None = None,
         signing_key: bytes | None = None,
         verify_key: bytes | None = None,
+        allow_plain: bool = False,
         base: BaseBundle | None = None,
         creator: str = "asyncckpt",
         description: str = "",
@@ -74,13 +76,17 @@ class MetagraphFormat(ICheckpointFormat):
         require_key(key)
         require_keys(signing_key, verify_key)
         self._compress = compress
-        self._keys = Keys(key, verify_key, signing_key)
+        self._keys = Keys(key, verify_key, signing_key, allow_plain)
         self._base = base
         self._creator = creator
         self._description = description
         self._clock = clock
         self._new_id = new_id
         self._random = random
+
+    @property
+    def seals(self) -> frozenset[Seal]:
+        return seals_of(encrypted=self._keys.key is not None, signed=self._keys.signing_key is not None)
 
     def sniff(self, head: memoryview, source: SourceInfo) -> bool:
         return bytes(head[:8]) in (MAGIC, OLD_MAGIC)

@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeGuard
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.index import Index
 from asyncckpt.formats.metagraph_sections import checksum_bytes
+from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import Json
 
 MAX_BASES = 64
 """How many bundles a delta may rest on, one on the other."""
-_MAX_NAME_CHARACTERS = 255
 
 
 class BaseReference(NamedTuple):
@@ -33,23 +33,13 @@ class BaseReference(NamedTuple):
         if not isinstance(value, dict):
             raise LayoutError("the delta_base of METADATA is not an object")
         bundle_id, root, file = value.get("bundle_id"), value.get("root"), value.get("file")
-        if not (_is_hex(bundle_id, 16) and _is_hex(root, 64) and is_plain_name(file)):
+        if not (_is_hex(bundle_id, 16) and _is_hex(root, 64) and is_file_name(file)):
             raise LayoutError("the delta_base of METADATA lacks its bundle_id, root or plain file name")
         return cls(int(bundle_id, 16), bytes.fromhex(root), file)
 
 
 def _is_hex(value: Json, digits: int) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) == digits and re.fullmatch("[0-9a-f]+", value) is not None
-
-
-def is_plain_name(value: Json) -> TypeGuard[str]:
-    """Whether it names a file beside the bundle: no folders, nothing special."""
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= _MAX_NAME_CHARACTERS
-        and value not in (".", "..")
-        and not any(character in "/\\" or not character.isprintable() for character in value)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ def base_bundle(index: Index, file: str) -> BaseBundle:
     hashes = {tensor.name: checksum_bytes(tensor.metadata.checksum) for tensor in index.tensors}
     if index.format != "metagraph" or not isinstance(bundle_id, str) or not isinstance(root, str):
         raise LayoutError(f"the base of a delta must be a METAGRAPH bundle, not {index.format}")
-    if not is_plain_name(file):
+    if not is_file_name(file):
         raise LayoutError(f"the base of a delta is named by a file beside it, not by {file[:80]!r}")
     reference = BaseReference(int(bundle_id, 16), bytes.fromhex(root), file)
     return BaseBundle(reference, {name: digest for name, digest in hashes.items() if digest is not None})

@@ -20,6 +20,7 @@ from asyncckpt.formats.index import (
     Need,
     ParseSteps,
     RegionDigest,
+    Seal,
     SourceInfo,
     StoredTensor,
 )
@@ -47,7 +48,9 @@ def parse_file(source: SourceInfo, keys: Keys) -> ParseSteps:
             raise LayoutError(f"the delta rests on {reference.file!r}, which rests on it")
         bundles.append((yield from _read_base(reference, bundles[-1], keys)))
         files.append(reference.file)
-    stored = _stored_tensors(bundles, checked=keys.verify_key is not None)
+    encrypted = bool(bundle.header.flags & Flag.ENCRYPTED)
+    # An encrypted delta vouches for its base as a signed one does, and the base may be plain.
+    stored = _stored_tensors(bundles, checked=encrypted or keys.verify_key is not None)
     block = bundle.metadata.block
     if block is None:
         metadata = foreign_metadata(stored, bundle.metadata.described)
@@ -68,7 +71,16 @@ def parse_file(source: SourceInfo, keys: Keys) -> ParseSteps:
         digests=tuple(d for number, found in enumerate(bundles) for d in _digests(found, number)),
         structure=_structure(bundles),
         details=_details(bundle),
+        seals=seals_of(
+            encrypted=any(found.header.flags & Flag.ENCRYPTED for found in bundles),
+            signed=bool(bundle.header.flags & Flag.SIGNED),
+        ),
     )
+
+
+def seals_of(*, encrypted: bool, signed: bool) -> frozenset[Seal]:
+    found: dict[Seal, bool] = {"encrypted": encrypted, "signed": signed}
+    return frozenset(seal for seal, there in found.items() if there)
 
 
 def _read_base(reference: BaseReference, delta: Bundle, keys: Keys) -> Generator[Need, memoryview, Bundle]:
@@ -125,7 +137,7 @@ def _stored_tensor(
         return StoredTensor(tensor, (), checksums, _frames(tensor, entry, bundle, level))
     extent = Extent(entry.offset, entry.stored_size, level)
     if checked and entry.raw_size:
-        # CRC32C finds accidents. What a signature vouches for has to stand up to intent.
+        # CRC32C finds accidents. What a signature or a key vouches for has to stand up to intent.
         return StoredTensor(
             tensor, (), checksums, Frames(entry.raw_size, (extent,), _Vouched(tensor.name, node.hash))
         )
@@ -169,7 +181,7 @@ class _FrameDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Vouched:
-    """Hands a plain tensor out only if it is the one that was signed."""
+    """Hands a plain tensor out only if it is the one that was vouched for: by a signature, or by a key's owner."""
 
     name: str
     hash: bytes
@@ -177,7 +189,7 @@ class _Vouched:
     def __call__(self, number: int, stored: bytes) -> bytes:
         if hash_of(stored) != self.hash:
             raise ChecksumMismatchError(
-                f"tensor {self.name!r} is not the one that was signed: its BLAKE3 is another",
+                f"tensor {self.name!r} is not the one that was signed or sealed: its BLAKE3 is another",
                 tensor=self.name,
             )
         return stored

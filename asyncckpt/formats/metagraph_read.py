@@ -42,11 +42,15 @@ _NEAR_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """What the caller gave: to encrypt with, to check signatures with, to sign with. Never shown."""
+    """What the caller gave: to encrypt with, to check signatures with, to sign with. Never shown.
+
+    With a `key`, a bundle that is not encrypted is refused unless `allow_plain`: anyone could have put it there.
+    """
 
     key: bytes | None = None
     verify_key: bytes | None = None
     signing_key: bytes | None = None
+    allow_plain: bool = False
 
 
 def read_bundle(
@@ -54,7 +58,8 @@ def read_bundle(
 ) -> Generator[Need, memoryview, Bundle]:
     """Read and verify everything but the tensors. `size` is None where only the bundle itself says it.
 
-    `vouched` means that the caller compares the root with one that it trusts, so no signature is asked for.
+    `vouched` means that the caller compares the root with one that it trusts, so neither a signature nor encryption
+    is asked for.
     Raises FormatError subclasses.
     """
     head = yield from need_exactly(0, HEADER_BYTES, "the header", file=file)
@@ -144,7 +149,14 @@ def _check_keys(header: Header, keys: Keys, *, vouched: bool) -> None:
         raise DecryptionError(
             f"bundle {header.bundle_id:016x} is encrypted: open it with format=MetagraphFormat(key=...)"
         )
-    if keys.verify_key is not None and not vouched and not header.flags & Flag.SIGNED:
+    if vouched:
+        return
+    if keys.key is not None and not keys.allow_plain and not header.flags & Flag.ENCRYPTED:
+        raise DecryptionError(
+            f"bundle {header.bundle_id:016x} is not encrypted, though a key was given: anyone could have written it; "
+            "allow_plain=True (--allow-plain) reads it all the same"
+        )
+    if keys.verify_key is not None and not header.flags & Flag.SIGNED:
         raise SignatureError(f"bundle {header.bundle_id:016x} is not signed, though a verify_key was given")
 
 

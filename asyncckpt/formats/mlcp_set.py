@@ -55,6 +55,7 @@ from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.strict_json import load_json
 from asyncckpt.model.digests import Chunking
+from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.ranges import ByteRange
 
@@ -68,7 +69,6 @@ MAX_DATA_BYTES = 2**31 - 1
 _HASH_BYTES = 4 * 1024 * 1024
 _BEGINNING = re.compile(rb'\s*\{\s*"version"\s*:\s*"[^"]{0,16}"\s*,\s*"(?:timestamp|worldSize)')
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
-_PLAIN_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _file_name(shard: ShardMetadata, source: SourceInfo) -> str:
     name = re.split(r"[/\\]", shard.file_path)[-1]
     if not name:
         name = f"{source.name.removesuffix(SUFFIX)}_shard_{shard.rank}.shard"
-    if not _PLAIN_NAME.fullmatch(name) or len(name.encode()) > 255 or name == source.name:
+    if not is_file_name(name) or name == source.name:
         raise LayoutError(f"shard {shard.rank} has the file name {name[:80]!r}")
     return name
 

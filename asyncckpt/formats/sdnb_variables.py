@@ -17,6 +17,7 @@ from asyncckpt.formats.index import Extent, Frames, Need, StoredTensor
 from asyncckpt.formats.java_manifest import ArrayRange
 from asyncckpt.formats.sdnb_header import Header
 from asyncckpt.model.dtype import item_size
+from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import TensorMetadata
 
 UPDATER_PREFIX = "updaterState/"
@@ -132,7 +133,7 @@ class Collector:
         self, file: str, shape: tuple[int, ...], dtype: str, name: str
     ) -> Generator[Need, memoryview, Extent]:
         """A file beside this one that is nothing but the array."""
-        if not file or file in (".", "..") or any(c in file for c in "/\\:\0"):
+        if not is_file_name(file):
             raise LayoutError(
                 f"variable {name!r} lies in {file[:80]!r}, which is no plain name beside the file"
             )

@@ -24,6 +24,7 @@ from itertools import pairwise
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.binary import LE_U16, LE_U32, LE_U64, Cursor
 from asyncckpt.formats.index import Need, SourceInfo, need_exactly
+from asyncckpt.model.file_names import is_file_name
 
 MAGIC = b"PK\x03\x04"
 STORED, DEFLATED = 0, 8
@@ -291,7 +292,7 @@ def _flat_name(data: bytes) -> str:
         name = data.decode()
     except UnicodeDecodeError:
         name = data.decode("cp437")
-    if not name or name in (".", "..") or any(c in "/\\:" or ord(c) < 32 for c in name):
+    if not is_file_name(name):
         raise LayoutError(
             f"the archive has the entry {name[:80]!r}; only plain names without folders are read"
         )

@@ -103,6 +103,12 @@ def rebuild(
     return root[0]
 
 
+def check_structure(structure: Json) -> None:
+    """Raises LayoutError for a structure that `rebuild` refuses whatever tensors it is given."""
+    if structure is not None:
+        rebuild(structure, {}, leaves="numpy", partial=True)
+
+
 def _open(node: Json, path: Path) -> tuple[Any, list[tuple[str | int, Json]], bool] | None:
     """A container that has its simple values already, the nodes still to place in it, and whether it is a tuple.
 

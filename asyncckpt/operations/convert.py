@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
-from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
 from asyncckpt.formats.index import StoredTensor
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
-from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.model.nesting import require_shallow
+from asyncckpt.model.prune import prune
+from asyncckpt.model.structure import check_structure
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
@@ -59,8 +62,9 @@ async def convert(
     """Write a checkpoint again in another format, or on another storage; every byte is verified on the way.
 
     `to` is a name or a format; None means by the target's extension. What the target can't hold is an error that
-    lists all of it, unless `allow_loss`: then it is left out and reported. `source_options` are those of the
-    source's storage where they are not `storage_options`.
+    lists all of it, unless `allow_loss`: then it is left out and reported. That the source is encrypted or signed and
+    the target is not counts as such a loss. `source_options` are those of the source's storage where they are not
+    `storage_options`.
 
     Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
     subclasses, OperationCancelledError.
@@ -156,11 +160,18 @@ class CheckpointSource(TensorSource):
 def _content(
     checkpoint: Checkpoint, chosen: ICheckpointFormat, allow_loss: bool
 ) -> tuple[Content, list[StoredTensor], list[str]]:
-    """What is to be written, without what the format can't hold."""
+    """What is to be written, without what the format can't hold. Raises as `convert` does."""
     index = checkpoint.index
+    # What `load` would refuse is not handed on to a file that looks sound.
+    check_structure(index.tree)
+    require_shallow(index.metadata)
     # What is lost whichever tensors are kept is no reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, index.tree))
-    kept, losses = [], list(general)
+    unsealed = [
+        f"the source is {seal}, the {chosen.name} file would not be"
+        for seal in sorted(index.seals - chosen.seals)
+    ]
+    kept, losses = [], [*unsealed, *general]
     for stored in index.tensors:
         if stored.absent is not None:
             raise MismatchError(f"tensor {stored.name!r} can't be converted: {stored.absent}")
@@ -169,6 +180,8 @@ def _content(
         losses += problems
         if not problems or not allow_loss:
             kept.append(stored)
+    if unsealed and not allow_loss:
+        refuse_losses(losses)
     names = {stored.name for stored in kept}
     shards = tuple(
         replace(
@@ -178,7 +191,7 @@ def _content(
     )
     metadata = replace(index.metadata, shards=(), format="", version="")
     counts = tuple(len(s.tensors) for s in shards) or (len(kept),)
-    tree = _pruned(index.tree, {t.name for t in index.tensors} - names)
+    tree = prune(index.tree, {t.name for t in index.tensors} - names)
     if len(counts) > 1:
         metadata = replace(metadata, shards=shards)
         by_name = {stored.name: stored for stored in kept}
@@ -189,27 +202,3 @@ def _content(
 
 def _relocated(stored: StoredTensor) -> TensorMetadata:
     return replace(stored.metadata, offset=0, checksum=None)
-
-
-def _pruned(structure: Json, dropped: set[str]) -> Json:
-    """The structure without the tensors that were dropped: gone from dicts, None in lists and tuples."""
-    if not dropped:
-        return structure
-    if isinstance(structure, list):
-        return [_pruned(node, dropped) for node in structure]
-    if not isinstance(structure, dict):
-        return structure
-    if "t" in structure:
-        return None if structure["t"] in dropped else structure
-    for tag in ("d", "o"):
-        if tag in structure:
-            return {tag: _pruned_pairs(structure[tag], dropped)}
-    return {"u": _pruned(structure["u"], dropped)} if "u" in structure else structure
-
-
-def _pruned_pairs(pairs: list[Json], dropped: set[str]) -> list[Json]:
-    kept: list[Json] = []
-    for key, node in zip(pairs[::2], pairs[1::2], strict=True):
-        if not (isinstance(node, dict) and node.get("t") in dropped):
-            kept += [key, _pruned(node, dropped)]
-    return kept

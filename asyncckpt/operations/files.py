@@ -9,6 +9,8 @@ from asyncckpt.errors import (
     CheckpointNotFoundError,
     FormatError,
     IncompleteCheckpointError,
+    InvalidKeyError,
+    LayoutError,
     ObjectNotFoundError,
     TruncatedError,
 )
@@ -78,7 +80,7 @@ class OpenFiles:
         self._by_name: dict[str, OpenFile] = {}
 
     async def open(self, name: str) -> OpenFile:
-        """The file of that name beside the checkpoint. Raises IncompleteCheckpointError."""
+        """The file of that name beside the checkpoint. Raises IncompleteCheckpointError, LayoutError."""
         if name in self._by_name:
             return self._by_name[name]
         place = self._place.sibling(name)
@@ -86,6 +88,9 @@ class OpenFiles:
             file = await self._open(name, place)
         except ObjectNotFoundError as error:
             raise IncompleteCheckpointError(f"{place.shown} is missing from the set") from error
+        except InvalidKeyError as error:
+            # The caller's key was good; it is the checkpoint that names a file which can't be one on this storage.
+            raise LayoutError(f"the file {name[:80]!a} of the set can't be opened: {error}") from error
         await self._threads.run(file.map)
         return file
 

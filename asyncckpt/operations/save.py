@@ -17,6 +17,7 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
+from asyncckpt.model.nesting import require_shallow
 from asyncckpt.model.tree import assemble, walk_state
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
@@ -109,7 +110,8 @@ async def save(
 def describe(
     metadata: CheckpointMetadata | Mapping[str, Json] | None, clock: Callable[[], datetime]
 ) -> CheckpointMetadata:
-    """A copy of the caller's metadata, with the time of the save where it has none."""
+    """A copy of the caller's metadata, with the time of the save where it has none. Raises LimitExceededError."""
+    require_shallow(metadata or {})
     if isinstance(metadata, CheckpointMetadata):
         described = deepcopy(metadata)
     else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from asyncckpt._aio import WorkerThreads
+from asyncckpt._aio import WorkerThreads, run_in_thread
 from asyncckpt.cancellation import CancellationToken
-from asyncckpt.errors import FormatError, IncompleteCheckpointError, UnknownFormatError
+from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Index, StoredTensor
 from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.structure import check_structure
 from asyncckpt.operations.checks import Check, Pass, checks_of, is_simple
 from asyncckpt.operations.files import OpenFile
 from asyncckpt.operations.location import Location, StorageOptions
@@ -76,6 +77,7 @@ async def verify(
             progress=progress,
             storage_options=storage_options,
         ) as checkpoint:
+            await _verify_tree(checkpoint, findings)
             if level == "full":
                 await _verify_files(checkpoint, findings)
             return findings.report(checkpoint)
@@ -105,6 +107,14 @@ class _Findings:
             warnings=checkpoint.warnings,
             unchecked=tuple(self.unchecked),
         )
+
+
+async def _verify_tree(checkpoint: Checkpoint, findings: _Findings) -> None:
+    """Checksums say that the tree is as it was written, not that a state can be made of it."""
+    try:
+        await run_in_thread(check_structure, checkpoint.tree)
+    except LayoutError as error:
+        findings.add(str(error))
 
 
 async def _verify_files(checkpoint: Checkpoint, findings: _Findings) -> None:

@@ -1,8 +1,9 @@
 """`ICheckpointStorage`: what every storage offers, and the small hooks that a backend fills in.
 
 The public methods are final: they check the key, bind the cancellation token and leave the rest to hooks, whose
-names begin with an underscore. Hooks raise `StorageError` subclasses only: a backend maps its driver's errors
-once, where they occur. Objects appear whole or not at all, are never renamed, and folders do not exist.
+names begin with one underscore; what begins with two is not theirs to replace, and every other name is free. Hooks
+raise `StorageError` subclasses only: a backend maps its driver's errors once, where they occur. Objects appear whole
+or not at all, are never renamed, and folders do not exist.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergePolicy
+from asyncckpt.storage.finals import refuse_overrides
 from asyncckpt.storage.handles import Capabilities, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.keys import validate_key, validate_prefix
 
@@ -62,6 +64,11 @@ class ICheckpointStorage(ABC):
     threads: WorkerThreads | None = None
     """Worker threads that the storage keeps while it is open, and lends to whoever reads and writes through it."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raises TypeError for a class that replaces a final method."""
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, ICheckpointStorage)
+
     # -- writing -----------------------------------------------------------------------------------------------
 
     @final
@@ -78,7 +85,7 @@ class ICheckpointStorage(ABC):
 
         `on_commit` hears of the success also when the caller was cancelled meanwhile.
         """
-        return await self._write(key, data, False, write_id, on_commit, cancellation)
+        return await self.__write(key, data, False, write_id, on_commit, cancellation)
 
     @final
     async def write_new(
@@ -91,9 +98,9 @@ class ICheckpointStorage(ABC):
         cancellation: CancellationToken | None = None,
     ) -> ObjectInfo:
         """The same for an object that must not exist yet. Raises ObjectExistsError."""
-        return await self._write(key, data, True, write_id, on_commit, cancellation)
+        return await self.__write(key, data, True, write_id, on_commit, cancellation)
 
-    async def _write(
+    async def __write(
         self,
         key: str,
         data: Buffer | Sequence[Buffer],
@@ -107,7 +114,7 @@ class ICheckpointStorage(ABC):
         identity = write_id or new_write_id()
         size = sum(memoryview(view).nbytes for view in views)
         async with bind(cancellation) as scope:
-            self._require(exclusive=exclusive)
+            self.__require(exclusive=exclusive)
             scope.commit()
             return await commit_shielded(
                 self._put(key, views, exclusive=exclusive, write_id=identity),
@@ -137,7 +144,7 @@ class ICheckpointStorage(ABC):
         validate_key(key)
         identity = write_id or new_write_id()
         async with bind(cancellation) as scope:
-            self._require(exclusive=exclusive)
+            self.__require(exclusive=exclusive)
             writer = await self._open_writer(
                 key, size=size, exclusive=exclusive, part_bytes=part_bytes, write_id=identity
             )
@@ -147,9 +154,9 @@ class ICheckpointStorage(ABC):
                 await abort_shielded(writer, key, error)
                 raise
             scope.commit()
-            await self._commit(writer, key)
+            await self.__commit(writer, key)
 
-    async def _commit(self, writer: ObjectWriter, key: str) -> None:
+    async def __commit(self, writer: ObjectWriter, key: str) -> None:
         def note(info: ObjectInfo) -> None:
             writer.committed = info
 
@@ -269,7 +276,7 @@ class ICheckpointStorage(ABC):
     ) -> None:
         await run_shielded(self.aclose(), timeout=CLEANUP_TIMEOUT)
 
-    def _require(self, *, exclusive: bool) -> None:
+    def __require(self, *, exclusive: bool) -> None:
         if exclusive and not self.capabilities.exclusive:
             raise UnsupportedOperationError(
                 f"{self!r} can't promise an exclusive create; pass overwrite=True if no other writer uses the key"

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import final
+from typing import Any, final
 
 from asyncckpt._aio import run_in_thread, without_collection
 from asyncckpt.errors import RangeError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
+from asyncckpt.storage.finals import refuse_overrides
 
 _PLANNED_ON_THE_LOOP = 1000
 """More ranges than this are checked and merged in a thread: it would take the loop milliseconds."""
@@ -84,6 +85,11 @@ class ObjectReader(ABC):
     first: bytes
     """The first bytes, as many as were asked for when it was opened (or all, if there are fewer)."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raises TypeError for a class that replaces a final method."""
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, ObjectReader)
+
     @abstractmethod
     async def fetch(
         self,
@@ -122,7 +128,7 @@ class ObjectReader(ABC):
         `filled(i)` is called once buffer i is complete, from whichever thread filled it, while the bytes are
         still in the cache. Raises RangeError when a range leaves the object, or does not fit its buffer.
         """
-        requests = await self._plan(ranges, into, policy)
+        requests = await self.__plan(ranges, into, policy)
         if filled is not None:
             for number, wanted in enumerate(ranges):
                 if not wanted.size:
@@ -130,14 +136,14 @@ class ObjectReader(ABC):
         if requests:
             await self.fetch(requests, ranges, into, filled)
 
-    async def _plan(
+    async def __plan(
         self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None
     ) -> list[MergedRange]:
         if len(ranges) <= _PLANNED_ON_THE_LOOP:
-            return self._checked(ranges, into, policy)
-        return await run_in_thread(without_collection(self._checked), ranges, into, policy)
+            return self.__checked(ranges, into, policy)
+        return await run_in_thread(without_collection(self.__checked), ranges, into, policy)
 
-    def _checked(
+    def __checked(
         self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None
     ) -> list[MergedRange]:
         for wanted, buffer in zip(ranges, into, strict=True):

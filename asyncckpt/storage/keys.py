@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asyncckpt.errors import InvalidKeyError
+from asyncckpt.model.file_names import file_name_problem
 
 MAX_KEY_BYTES = 1024
-_MAX_SEGMENT_BYTES = 255
 
 
 def validate_key(key: str) -> str:
@@ -33,11 +33,4 @@ def _problem(key: str) -> str | None:
         return f"it has {len(encoded)} bytes, at most {MAX_KEY_BYTES} are allowed"
     if key.startswith("/"):
         return "absolute keys are not allowed"
-    if any(ord(c) < 32 or ord(c) == 127 for c in key) or "\\" in key:
-        return "control characters and backslashes are not allowed"
-    for segment in key.split("/"):
-        if segment in ("", ".", ".."):
-            return f"the segment {segment!r} is not allowed"
-        if len(segment.encode()) > _MAX_SEGMENT_BYTES:
-            return f"a segment has more than {_MAX_SEGMENT_BYTES} bytes"
-    return None
+    return next((problem for segment in key.split("/") if (problem := file_name_problem(segment))), None)

@@ -14,6 +14,11 @@ from asyncckpt.errors import FormatError
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
+HOSTILE_FILE_NAMES = (
+    "", ".", "..", "/", "../x", "/etc/passwd", "a/b", "folder/", "a\\b", "..\\x", "\\\\host\\x", "x\0", "x\n", "\x7fx",
+    "\ud800", "x\udfff", "x" * 256, "ä" * 128, "x" * 10_000,
+)  # fmt: skip
+"""What no format takes for the name of a file beside it."""
 HOSTILE_NUMBERS = (0, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - 1)
 
 _DUMP_LINE = re.compile(r"^([0-9a-f]{8})  ((?:[0-9a-f]{2} ?){1,16}) *\|([^\n]*?)\|(?: |$)", re.MULTILINE)

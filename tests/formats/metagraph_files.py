@@ -104,3 +104,11 @@ def with_header(data: bytes, **changes: Any) -> bytes:
     opened = Opened.of(data)
     opened.header = replace(opened.header, **changes)
     return opened.sealed()
+
+
+def with_same_crc(data: bytes) -> bytes:
+    """Other bytes with the same CRC32C: what an attacker writes over a tensor."""
+    generator = 0x11EDC6F41  # CRC32C's own polynomial: adding it changes no remainder
+    mask = int(f"{generator:033b}"[::-1], 2)
+    number = int.from_bytes(data, "little") ^ mask << 8
+    return number.to_bytes(len(data), "little")

@@ -25,7 +25,7 @@ from asyncckpt.formats.safetensors import SafetensorsFormat
 from asyncckpt.model.metadata import CheckpointMetadata, TrainingMetadata
 from asyncckpt.testing.strategies import assert_identical
 from tests.formats import attacks, state_files
-from tests.formats.attacks import GOLDEN, bit_flips, mutations
+from tests.formats.attacks import GOLDEN, HOSTILE_FILE_NAMES, bit_flips, mutations
 from tests.independent import safetensors_reader
 
 INDEX = "model.safetensors.index.json"
@@ -171,8 +171,8 @@ def test_a_tensor_that_is_not_where_the_index_has_it() -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", ".x.safetensors", "",
-     "C:x.safetensors", "x\0.safetensors", "x\n.safetensors", "x.bin", "x" * 300 + ".safetensors", None, 3, ["x"]],
+    [*HOSTILE_FILE_NAMES, *(f"{name}.safetensors" for name in HOSTILE_FILE_NAMES if name not in ("", ".", "..")),
+     "x.bin", None, 3, ["x"]],
 )  # fmt: skip
 def test_hostile_file_names_are_refused(file: Any) -> None:
     files = foreign({"x.safetensors": {"w": np.ones(2)}}, {"weight_map": {"w": file}})
@@ -195,7 +195,13 @@ def test_an_endless_index_is_not_read() -> None:
         next(FORMAT.parse(SourceInfo(INDEX, MAX_INDEX_BYTES + 1)))
 
 
-@pytest.mark.parametrize("side", ["../x", "a/b", "", ".hidden"])
+def test_an_index_that_names_itself_is_refused() -> None:
+    files = foreign({"x.safetensors": {"w": np.ones(2)}}, {"weight_map": {"w": "own.safetensors"}})
+    with pytest.raises(LayoutError, match=r"which is no \*\.safetensors beside it"):
+        state_files.parse(FORMAT, files[INDEX], files, name="own.safetensors")
+
+
+@pytest.mark.parametrize("side", HOSTILE_FILE_NAMES)
 def test_hostile_side_files_are_refused(side: str) -> None:
     with pytest.raises(LayoutError, match="not the name of a file"):
         HuggingFaceSetFormat(side_files={side: b""})

@@ -13,9 +13,10 @@ from asyncckpt.errors import FormatError, LayoutError, LimitExceededError, Missi
 from asyncckpt.formats import metagraph_parse
 from asyncckpt.formats.index import Index
 from asyncckpt.formats.metagraph import BaseBundle, MetagraphFormat, base_bundle, verify_key_of
+from asyncckpt.formats.metagraph_delta import BaseReference
 from asyncckpt.formats.metagraph_hash import hash_of
 from asyncckpt.model.metadata import CheckpointMetadata
-from tests.formats.attacks import outcome
+from tests.formats.attacks import HOSTILE_FILE_NAMES, outcome
 from tests.formats.metagraph_files import NAME, Opened, made, parsed, read_back, with_header
 
 KEY = b"k" * 32
@@ -164,8 +165,16 @@ def edited(old: bytes, new: bytes) -> bytes:
     return opened.sealed()
 
 
-@pytest.mark.parametrize("name", ["../a.mgb", "/b.mgb", "a\\\\b.mg", "b\\u0000", "", ".", ".."])
+@pytest.mark.parametrize("name", HOSTILE_FILE_NAMES)
 def test_a_base_is_looked_for_beside_the_delta_only(name: str) -> None:
+    reference = {"bundle_id": "0" * 16, "root": "0" * 64}
+    assert BaseReference.decode({**reference, "file": "x"}).file == "x"
+    with pytest.raises(LayoutError, match="plain file name"):
+        BaseReference.decode({**reference, "file": name})
+
+
+@pytest.mark.parametrize("name", ["../a.mgb", "/b.mgb", "a\\\\b.mg", "b\\u0000", "", ".", ".."])
+def test_a_delta_with_a_base_elsewhere_is_refused(name: str) -> None:
     old = b'"file":"base.mgb"'
     new = f'"file":"{name}"'.encode()
     padded = new + b" " * (len(old) - len(new))

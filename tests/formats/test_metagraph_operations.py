@@ -13,14 +13,17 @@ from asyncckpt.errors import (
     DecryptionError,
     FormatError,
     MissingBaseError,
+    NotRepresentableError,
     SignatureError,
 )
 from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle, verify_key_of
+from asyncckpt.operations.convert import convert
 from asyncckpt.operations.load import load
 from asyncckpt.operations.reader import open_checkpoint
 from asyncckpt.operations.save import save
 from asyncckpt.operations.verify import verify
 from asyncckpt.storage.memory import MemoryStorage
+from tests.formats.metagraph_files import with_same_crc
 
 KEY = b"k" * 32
 SIGNING_KEY = b"s" * 32
@@ -91,6 +94,66 @@ async def test_wrong_keys_have_errors_of_their_own(tmp_path: Path) -> None:
         await load(path, format=MetagraphFormat(key=SIGNING_KEY))
     with pytest.raises(SignatureError, match="was signed with the key"):
         await load(path, format=MetagraphFormat(key=KEY, verify_key=verify_key_of(KEY)))
+
+
+async def test_a_plain_bundle_in_the_place_of_an_encrypted_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.mgb"
+    await save({"a": np.ones(3)}, path, format=MetagraphFormat())
+    with pytest.raises(DecryptionError, match="is not encrypted, though a key was given"):
+        await load(path, format=MetagraphFormat(key=KEY))
+    (problem,) = (await verify(path, format=MetagraphFormat(key=KEY))).problems
+    assert "is not encrypted" in str(problem)
+    assert (await load(path, format=MetagraphFormat(key=KEY, allow_plain=True)))["a"].tolist() == [1.0] * 3
+
+
+LOSSES: dict[str, dict[str, Any]] = {"encrypted": {"key": KEY}, "signed": {"signing_key": SIGNING_KEY}}
+
+
+@pytest.mark.parametrize("seal", LOSSES)
+@pytest.mark.parametrize("target", ["t.mgb", "t.checkpoint"])
+async def test_convert_names_a_lost_seal_as_a_loss(tmp_path: Path, seal: str, target: str) -> None:
+    path, to = tmp_path / "m.mgb", tmp_path / target
+    fmt = MetagraphFormat(**LOSSES[seal])
+    await save({"a": np.ones(3)}, path, format=fmt)
+    name = "metagraph" if target.endswith("mgb") else "mlcp"
+    line = f"the source is {seal}, the {name} file would not be"
+    with pytest.raises(NotRepresentableError, match=line) as caught:
+        await convert(path, to, source_format=fmt)
+    assert caught.value.losses == (line,)
+    assert not to.exists()
+    report = await convert(path, to, source_format=fmt, allow_loss=True)
+    assert report.losses == (line,)
+    assert (await load(to))["a"].tolist() == [1.0] * 3
+
+
+async def test_convert_with_other_keys_loses_no_seal(tmp_path: Path) -> None:
+    path, to = tmp_path / "m.mgb", tmp_path / "t.mgb"
+    fmt = MetagraphFormat(key=KEY, signing_key=SIGNING_KEY)
+    other = MetagraphFormat(key=SIGNING_KEY, signing_key=KEY)
+    await save({"a": np.ones(3)}, path, format=fmt)
+    assert (await convert(path, to, to=other, source_format=fmt)).losses == ()
+    with pytest.raises(NotRepresentableError) as caught:
+        await convert(path, tmp_path / "u.safetensors", source_format=fmt)
+    assert [line.split(",")[0] for line in caught.value.losses] == [
+        "the source is encrypted",
+        "the source is signed",
+    ]
+
+
+async def test_an_encrypted_delta_holds_its_plain_base_to_its_hashes(tmp_path: Path) -> None:
+    """Its owner's key vouches for the base's root; a CRC alone could be forged."""
+    base_path, path = tmp_path / "base.mgb", tmp_path / "next.mgb"
+    weights = np.arange(64, dtype="<f4")
+    await save({"w": weights, "step": 1}, base_path, format=MetagraphFormat())
+    async with open_checkpoint(base_path) as checkpoint:
+        base = base_bundle(checkpoint.index, base_path.name)
+    fmt = MetagraphFormat(key=KEY, base=base)
+    await save({"w": weights, "step": 2}, path, format=fmt)
+    assert (await load(path, format=fmt))["w"].tolist() == weights.tolist()
+    data = base_path.read_bytes()
+    base_path.write_bytes(data.replace(weights.tobytes(), with_same_crc(weights.tobytes())))
+    with pytest.raises(ChecksumMismatchError, match="tensor 'w' is not the one that was signed or sealed"):
+        await load(path, format=fmt)
 
 
 async def test_a_delta_is_saved_against_an_open_base_and_needs_it(tmp_path: Path) -> None:

@@ -33,7 +33,15 @@ from asyncckpt.model.digests import crc32c
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
 from tests.formats.attacks import HOSTILE_NUMBERS, mutations, outcome
-from tests.formats.metagraph_files import Opened, made, parsed, read_back, resealed, with_header
+from tests.formats.metagraph_files import (
+    Opened,
+    made,
+    parsed,
+    read_back,
+    resealed,
+    with_header,
+    with_same_crc,
+)
 from tests.formats.state_files import from_views, read_all
 
 KEY = bytes(range(32))
@@ -133,9 +141,30 @@ def test_a_missing_or_wrong_key_is_a_decryption_error() -> None:
         MetagraphFormat(key=b"short")
 
 
-def test_a_key_for_a_plain_bundle_is_a_warning() -> None:
-    found = parsed(MetagraphFormat(key=KEY), made(MetagraphFormat(), SMALL))
-    assert found.warnings == ("a key was given, but the bundle is not encrypted",)
+@pytest.mark.parametrize("options", [{}, {"compress": True}, {"signing_key": SIGNING_KEY}])
+def test_with_a_key_a_plain_bundle_is_refused(options: dict[str, Any]) -> None:
+    """Whoever can write to the storage could put it there in the place of the encrypted one."""
+    data = made(MetagraphFormat(**options), SMALL)
+    line = "is not encrypted, though a key was given: .* allow_plain=True"
+    with pytest.raises(DecryptionError, match=line):
+        parsed(MetagraphFormat(key=KEY), data)
+    with pytest.raises(DecryptionError, match=line):
+        parsed(MetagraphFormat(key=KEY, verify_key=VERIFY_KEY), data)
+
+
+def test_a_plain_bundle_is_read_with_a_key_where_that_is_allowed() -> None:
+    fmt = MetagraphFormat(key=KEY, allow_plain=True)
+    data = made(MetagraphFormat(), SMALL)
+    assert parsed(fmt, data).warnings == ("a key was given, but the bundle is not encrypted",)
+    assert read_back(fmt, data)["w"].tolist() == SMALL["w"].tolist()
+    assert parsed(fmt, made(fmt, SMALL)).warnings == ()
+
+
+def test_what_protects_a_bundle_stands_in_its_index() -> None:
+    for options in SEALS.values():
+        fmt = MetagraphFormat(**options)
+        expected = [s for s, o in (("encrypted", "key"), ("signed", "signing_key")) if o in options]
+        assert sorted(fmt.seals) == sorted(parsed(fmt, made(fmt, SMALL)).seals) == expected
 
 
 def test_no_key_is_ever_shown() -> None:
@@ -204,14 +233,6 @@ def test_a_resealed_header_or_table_does_not_fit_the_signature() -> None:
     opened.sections[METADATA] = opened.sections[METADATA].replace(b"asyncckpt", b"asyncckpT", 1)
     with pytest.raises(SignatureError, match="changed after signing"):
         parsed(fmt, opened.sealed())
-
-
-def with_same_crc(data: bytes) -> bytes:
-    """Other bytes with the same CRC32C: what an attacker writes over a tensor."""
-    generator = 0x11EDC6F41  # CRC32C's own polynomial: adding it changes no remainder
-    mask = int(f"{generator:033b}"[::-1], 2)
-    number = int.from_bytes(data, "little") ^ mask << 8
-    return number.to_bytes(len(data), "little")
 
 
 def test_a_signed_tensor_is_held_to_its_hash_not_only_to_its_crc() -> None:

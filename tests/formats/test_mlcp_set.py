@@ -39,6 +39,7 @@ from asyncckpt.storage.memory import MemoryStorage
 from tests.formats import state_files
 from tests.formats.attacks import (
     GOLDEN,
+    HOSTILE_FILE_NAMES,
     HOSTILE_NUMBERS,
     assert_read_or_refused,
     bit_flips,
@@ -322,7 +323,12 @@ def test_what_contradicts_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["..", ".", "x/..", "a\0b", "\ud800", "ckpt.metadata.json", "x" * 256, "ä" * 200]
+    "name",
+    [
+        *(name for name in HOSTILE_FILE_NAMES if name and not set(name) & set("/\\")),
+        "x/..",
+        "ckpt.metadata.json",
+    ],
 )
 def test_file_names_that_leave_the_folder_are_refused(name: str) -> None:
     with pytest.raises(LayoutError, match="has the file name"):

@@ -42,7 +42,14 @@ from asyncckpt.formats.zip_archive import (
     local_header,
     read_archive,
 )
-from tests.formats.attacks import HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
+from tests.formats.attacks import (
+    HOSTILE_FILE_NAMES,
+    HOSTILE_NUMBERS,
+    bit_flips,
+    mutations,
+    outcome,
+    with_number,
+)
 from tests.formats.parser_steps import drive, view_of
 
 
@@ -150,7 +157,7 @@ def test_padding_ends_at_a_multiple(position: int) -> None:
 # -- archives that lie -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "folder/", "..", "a\\b", "c:x", "a\nb"])
+@pytest.mark.parametrize("name", [name for name in HOSTILE_FILE_NAMES if name.isascii() and "\0" not in name])
 def test_names_with_folders_are_refused(name: str) -> None:
     with pytest.raises(LayoutError, match="only plain names without folders"):
         read(made({name: b""}))

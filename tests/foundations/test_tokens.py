@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -127,6 +129,127 @@ def test_a_child_does_not_fire_its_parent() -> None:
     with CancellationTokenSource.linked(parent.token) as child:
         child.cancel("child")
     assert not parent.token.is_cancelled
+
+
+def failing(error: BaseException) -> Callable[[str | None], None]:
+    def fail(reason: str | None) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError("mine")])
+def test_a_callback_that_raises_stops_no_other(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = CancellationTokenSource()
+    calls: list[str] = []
+    source.token.add_callback(lambda _: calls.append("first"))
+    source.token.add_callback(failing(error))
+    child = CancellationTokenSource.linked(source.token)
+    child.token.add_callback(failing(error))
+    child.token.add_callback(lambda _: calls.append("of the child"))
+    source.token.add_callback(lambda _: calls.append("last"))
+    with caplog.at_level(logging.ERROR, logger="asyncckpt"):
+        source.cancel("why")
+    assert calls == ["first", "of the child", "last"]
+    assert child.token.reason == "why"
+    logged = [(record.name, record.exc_info and record.exc_info[1]) for record in caplog.records]
+    assert logged == [("asyncckpt", error)] * 2
+
+
+async def test_a_callback_that_raises_stops_no_scope(caplog: pytest.LogCaptureFixture) -> None:
+    source = CancellationTokenSource()
+    source.token.add_callback(failing(ValueError("mine")))
+    with pytest.raises(OperationCancelledError, match="why"):
+        async with source.token.scope():
+            source.cancel("why")
+            await asyncio.Event().wait()
+    assert len(caplog.records) == 1
+
+
+def test_a_callback_added_after_the_firing_that_raises_is_logged_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = CancellationTokenSource()
+    source.cancel()
+    source.token.add_callback(failing(ValueError("mine")))
+    assert [record.getMessage() for record in caplog.records] == [
+        "a cancellation callback failed; the others run all the same"
+    ]
+
+
+def test_an_interrupt_in_a_callback_is_raised_when_all_have_run() -> None:
+    source = CancellationTokenSource()
+    calls: list[str | None] = []
+    source.token.add_callback(failing(KeyboardInterrupt()))
+    source.token.add_callback(failing(SystemExit()))
+    source.token.add_callback(calls.append)
+    with pytest.raises(KeyboardInterrupt):
+        source.cancel("why")
+    assert calls == ["why"]
+
+
+def test_a_chain_of_a_hundred_thousand_linked_tokens_fires_to_its_end() -> None:
+    first = CancellationTokenSource()
+    chain = [first]
+    for _ in range(100_000):
+        chain.append(CancellationTokenSource.linked(chain[-1].token))
+    order: list[int] = []
+    for number in (0, 50_000, 100_000):
+        chain[number].token.add_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+    first.cancel("why")
+    assert sum(source.token.reason == "why" for source in chain) == 100_001
+    assert order == [100_000, 50_000, 0]
+
+
+def test_a_token_with_two_hundred_thousand_links_fires_them_all() -> None:
+    # Quadratic work would be 40 000 000 000 steps here: some 20 s.
+    parent = CancellationTokenSource()
+    children = [CancellationTokenSource.linked(parent.token) for _ in range(200_000)]
+    parent.cancel("why")
+    assert sum(child.token.reason == "why" for child in children) == 200_000
+    assert not parent.token._callbacks
+
+
+def test_callbacks_that_add_callbacks_to_the_fired_token_do_not_nest() -> None:
+    source = CancellationTokenSource()
+    depths: list[int] = []
+    depth = 0
+
+    def add_another(reason: str | None) -> None:
+        nonlocal depth
+        depth += 1
+        source.token.add_callback(lambda _: depths.append(depth))
+        depth -= 1
+
+    for _ in range(2_000):
+        source.token.add_callback(add_another)
+    source.cancel()
+    assert depths == [1] * 2_000
+
+
+def test_a_source_with_a_cancel_of_its_own_is_cancelled_through_it() -> None:
+    class Noting(CancellationTokenSource):
+        noted: str | None = None
+
+        def cancel(self, reason: str | None = None) -> None:
+            self.noted = reason
+            super().cancel(reason)
+
+    parent = CancellationTokenSource()
+    child = Noting.linked(parent.token)
+    parent.cancel("why")
+    assert (child.noted, child.token.reason) == ("why", "why")
+
+
+def test_a_callback_removed_by_an_earlier_one_does_not_run() -> None:
+    source = CancellationTokenSource()
+    calls: list[str | None] = []
+    source.token.add_callback(lambda _: remove())
+    remove = source.token.add_callback(calls.append)
+    source.cancel()
+    assert calls == []
 
 
 async def test_cancel_after_fires_with_its_reason() -> None:

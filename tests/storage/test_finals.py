@@ -1,0 +1,103 @@
+"""The final methods of the base classes: no backend can replace them, by accident or on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+import asyncckpt
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.mlcp import MlcpFormat
+from asyncckpt.model.metadata import CheckpointMetadata
+from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.shard import ShardData
+from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
+from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.testing.storage_contract import StorageContract
+
+
+def not_a_hook(self: object, *_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("the base class called a method that belongs to the backend")
+
+
+def own_names(base: type, *public: str) -> dict[str, Any]:
+    """Every name with one underscore that a backend might choose for itself: those of its author's own methods."""
+    likely = {f"_{name}" for name in vars(base) if not name.startswith("_")} | set(public)
+    hooks: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
+    return dict.fromkeys(sorted(likely - hooks), not_a_hook)
+
+
+BUSY = own_names(ICheckpointStorage, "_write", "_commit", "_require", "_read", "_check", "_abort")
+BusyStorage: type[MemoryStorage] = type("BusyStorage", (MemoryStorage,), BUSY)
+"""A backend whose own methods have the names that its author would think of first."""
+
+
+class TestBusyStorage(StorageContract):
+    @pytest.fixture(autouse=True)
+    def medium(self) -> None:
+        self.memory = BusyStorage()
+
+    async def make_storage(self) -> MemoryStorage:
+        return self.memory
+
+    async def raw_objects(self) -> dict[str, bytes]:
+        return {key: stored.data for key, stored in self.memory._objects.items()}
+
+    async def raw_leftovers(self) -> list[str]:
+        return self.memory.unfinished
+
+    async def raw_put(self, key: str, data: bytes) -> None:
+        self.memory._store(key, data, exclusive=False, write_id="raw")
+
+
+def test_nothing_of_the_base_classes_looks_like_a_hook_and_is_none() -> None:
+    for base in (ICheckpointStorage, ObjectReader, ICheckpointFormat):
+        own = f"_{base.__name__}__"
+        private = {n for n in vars(base) if n.startswith("_") and not n.startswith(("__", "_abc_", own))}
+        assert private <= base.__abstractmethods__
+
+
+async def test_a_checkpoint_on_such_a_storage_comes_back() -> None:
+    async with BusyStorage() as storage:
+        await asyncckpt.save({"w": np.arange(3)}, (storage, "a.checkpoint"))
+        assert (await asyncckpt.load((storage, "a.checkpoint")))["w"].tolist() == [0, 1, 2]
+
+
+FINAL = [name for name, method in vars(ICheckpointStorage).items() if getattr(method, "__final__", False)]
+
+
+def test_what_is_final() -> None:
+    assert set(FINAL) == {
+        *("write", "write_new", "open_writer", "open_reader", "read", "read_range", "read_ranges"),
+        *("stat", "exists", "list", "delete"),
+    }
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_a_storage_that_replaces_a_final_method_is_refused(name: str) -> None:
+    line = (
+        rf"Mine replaces ICheckpointStorage.{name}, which is final: implement the hooks \(_delete, .*_stat\)"
+    )
+    with pytest.raises(TypeError, match=line):
+        type("Mine", (MemoryStorage,), {name: not_a_hook})
+    mixin = type("Mixin", (), {name: not_a_hook})
+    with pytest.raises(TypeError, match=line):
+        type("Mine", (mixin, MemoryStorage), {})
+
+
+def test_a_reader_that_replaces_a_final_method_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Mine replaces ObjectReader.read_ranges, .* hooks \(fetch\)"):
+
+        class Mine(ObjectReader):
+            async def read_ranges(self, ranges: Sequence[ByteRange], *_: Any, **__: Any) -> None: ...  # type: ignore[misc]
+
+
+async def test_a_format_may_have_methods_of_any_private_name() -> None:
+    names = own_names(ICheckpointFormat, "_serialize", "_deserialize")
+    mine = type("Mine", (MlcpFormat,), names)()
+    data = await mine.serialize([ShardData.from_arrays({"w": np.arange(3)})], CheckpointMetadata())
+    ((shard,), _) = await mine.deserialize(data)
+    assert shard.array("w").tolist() == [0, 1, 2]
