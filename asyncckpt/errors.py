@@ -43,13 +43,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AsyncCkptError(Exception):
-    """The root: every error that asyncckpt raises on purpose is one of these."""
+    """The root: every error that asyncckpt raises on purpose is one of these.
+
+    All of them survive pickle and copy, with their text, fields and notes: they cross processes.
+    """
 
     def __str__(self) -> str:
         # KeyError and OSError format their arguments in ways of their own; one line is enough here.
         return str(self.args[0]) if self.args else type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default `__init__` would be called with the finished text, and without the fields it needs.
+        _, args, *fields = super().__reduce__()
+        return _restored, (type(self), args), *fields
+
+
+def _restored(kind: type[AsyncCkptError], args: tuple[Any, ...]) -> AsyncCkptError:
+    error = kind.__new__(kind, *args)
+    # The second base's own `__init__`: an ImportError keeps its text there.
+    super(AsyncCkptError, error).__init__(*args)
+    return error
 
 
 class StorageError(AsyncCkptError):
