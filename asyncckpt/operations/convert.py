@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -42,6 +43,7 @@ class ConvertReport:
     warnings: tuple[str, ...] = ()
 
 
+@checked
 async def convert(
     source: Location,
     target: Location,
@@ -50,7 +52,7 @@ async def convert(
     source_format: str | ICheckpointFormat | None = None,
     allow_loss: bool = False,
     overwrite: bool = False,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -62,8 +64,8 @@ async def convert(
     lists all of it, unless `allow_loss`: then it is left out and reported. `source_options` are those of the
     source's storage where they are not `storage_options`.
 
-    Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
-    subclasses, OperationCancelledError.
+    Raises InvalidArgumentError, NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and
+    StorageError subclasses, OperationCancelledError.
     """
     with ProgressReporter(progress) as report, hearing_retries(report):
         async with (
@@ -102,6 +104,7 @@ async def convert(
             )
 
 
+@checked
 async def migrate(
     source: Location,
     target: Location,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -114,10 +115,12 @@ class Checkpoint:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
         return None if name in self._joined else self._find(name)
 
+    @checked
     async def read(self, name: str) -> np.ndarray:
         """One tensor, verified. Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses."""
         return (await self.read_many([name]))[name]
 
+    @checked
     async def read_many(
         self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
@@ -142,6 +145,7 @@ class Checkpoint:
         plain = [self._find(name) for name in names if name not in self._joined]
         return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
 
+    @checked
     async def read_slice(self, name: str, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
         """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
 
@@ -160,6 +164,7 @@ class Checkpoint:
         """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
         return await self._fetcher.read_bytes(self._find(name), start, end)
 
+    @checked
     async def read_into(self, name: str, destination: np.ndarray) -> None:
         """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
         await self.read_many([name], into={name: destination})
@@ -207,13 +212,14 @@ def _as_tuple(index: Sequence[SliceIndex] | SliceIndex) -> tuple[SliceIndex, ...
     return (index,) if isinstance(index, int | slice) else tuple(index)
 
 
+@checked
 @asynccontextmanager
 async def open_checkpoint(
     location: Location,
     *,
     format: str | ICheckpointFormat | None = None,
     verify: bool = True,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -221,8 +227,8 @@ async def open_checkpoint(
     """Open a checkpoint of any format, recognised by its bytes unless `format` names it.
 
     Its version is pinned: should the object be replaced while it is open, reads raise ObjectChangedError.
-    The token ends the whole block. Raises CheckpointNotFoundError, IncompleteCheckpointError, FormatError
-    subclasses, StorageError subclasses, OperationCancelledError.
+    The token ends the whole block. Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError,
+    FormatError subclasses, StorageError subclasses, OperationCancelledError.
     """
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)
