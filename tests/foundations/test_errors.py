@@ -9,6 +9,7 @@ import pickle
 import pkgutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,9 +36,15 @@ WITH_FIELDS: dict[type[AsyncCkptError], Callable[[], AsyncCkptError]] = {
     ),
     OperationCancelledError: lambda: OperationCancelledError("the job is over"),
 }
+
+
+def pickled(error: Any, *, protocol: int) -> Any:
+    return pickle.loads(pickle.dumps(error, protocol))
+
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     **{
-        f"pickle {protocol}": lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol))
+        f"pickle {protocol}": partial(pickled, protocol=protocol)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
     },
     "copy": copy.copy,
@@ -50,7 +57,7 @@ def all_errors() -> list[type[AsyncCkptError]]:
     for module in pkgutil.walk_packages(asyncckpt.__path__, "asyncckpt."):
         if not module.name.endswith("__main__") and not module.name.startswith("asyncckpt.testing"):
             importlib.import_module(module.name)
-    found = {AsyncCkptError, *_below(AsyncCkptError)}
+    found: set[type[AsyncCkptError]] = {AsyncCkptError, *_below(AsyncCkptError)}
     return sorted((kind for kind in found if kind.__module__.startswith("asyncckpt.")), key=_full_name)
 
 
