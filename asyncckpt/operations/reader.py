@@ -28,6 +28,7 @@ from asyncckpt.operations.session import (
     working_threads,
 )
 from asyncckpt.operations.slices import Index as SliceIndex
+from asyncckpt.operations.slices import normal_index
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 
@@ -146,14 +147,16 @@ class Checkpoint:
         return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
 
     @checked
-    async def read_slice(self, name: str, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
+    async def read_slice(self, name: str, index: SliceIndex) -> np.ndarray:
         """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
 
-        Raises as `read` does, and MismatchError for an index that does not fit the shape.
+        The index is made of integers, slices and `...`, as numpy takes them, alone or in a tuple. Raises as `read`
+        does, InvalidArgumentError, and MismatchError for an index that does not fit the shape.
         """
         if name in self._joined:
             joined = self._joined[name]
-            return joined.assemble(await self._fetcher.read(joined.stored))[_as_tuple(index)]
+            wanted = normal_index(joined.metadata.shape, index)
+            return joined.assemble(await self._fetcher.read(joined.stored))[wanted]
         return await self._fetcher.read_slice(self._find(name), index)
 
     async def read_stored(self, name: str) -> np.ndarray:
@@ -206,10 +209,6 @@ def _placed(
 
 def _takes_bytes(array: np.ndarray) -> bool:
     return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
-
-
-def _as_tuple(index: Sequence[SliceIndex] | SliceIndex) -> tuple[SliceIndex, ...]:
-    return (index,) if isinstance(index, int | slice) else tuple(index)
 
 
 @checked

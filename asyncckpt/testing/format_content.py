@@ -191,6 +191,9 @@ class ContentContract(FormatFiles):
             assert np.array_equal(
                 await checkpoint.read_slice("w", (slice(1, 4), slice(2, 5))), whole[1:4, 2:5]
             )
+            assert np.array_equal(await checkpoint.read_slice("w", (..., -1)), whole[..., -1])
+            with pytest.raises(asyncckpt.MismatchError, match="index 9 is outside a dimension of 4"):
+                await checkpoint.read_slice("w", 9)
 
     async def _leader(self, storage: MemoryStorage, fallback: str) -> str:
         """The file that opens the set: the one with the format's extension, as `save` would report it."""
