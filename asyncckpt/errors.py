@@ -37,6 +37,7 @@
     │   ├── MismatchError            (ValueError)          state and checkpoint do not fit
     │   ├── ShardFailuresError
     │   └── UnsupportedStateError    (TypeError)
+    ├── InvalidArgumentError         (ValueError, TypeError)  fix the call
     ├── MissingExtraError            (ImportError)         the message has the pip line
     └── OperationCancelledError      a cancellation token fired
 """
@@ -45,11 +46,26 @@ from __future__ import annotations
 
 
 class AsyncCkptError(Exception):
-    """The root: every error that asyncckpt raises on purpose is one of these."""
+    """The root: every error that asyncckpt raises on purpose is one of these.
+
+    All of them survive pickle and copy, with their text, fields and notes: they cross processes.
+    """
 
     def __str__(self) -> str:
         # KeyError and OSError format their arguments in ways of their own; one line is enough here.
         return str(self.args[0]) if self.args else type(self).__name__
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # By default `__init__` would be called with the finished text, and without the fields it needs.
+        _, args, *fields = tuple(super().__reduce__())
+        return _restored, (type(self), args), *fields
+
+
+def _restored(kind: type[AsyncCkptError], args: tuple[object, ...]) -> AsyncCkptError:
+    error = kind.__new__(kind, *args)
+    # The second base's own `__init__`: an ImportError keeps its text there.
+    super(AsyncCkptError, error).__init__(*args)
+    return error
 
 
 class StorageError(AsyncCkptError):
@@ -202,6 +218,10 @@ class ShardFailuresError(CheckpointError):
 
 class UnsupportedStateError(CheckpointError, TypeError):
     """The state holds something that can't be stored; the message has its path."""
+
+
+class InvalidArgumentError(AsyncCkptError, ValueError, TypeError):
+    """An argument or option is not what it must be; the message has its name."""
 
 
 class MissingExtraError(AsyncCkptError, ImportError):

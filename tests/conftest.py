@@ -106,6 +106,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses a server, and what tries everything, so that `make test-quick` needs no help from authors."""
     for item in items:
+        assert " at 0x" not in item.nodeid, (
+            f"{item.nodeid} has an address in its name: give the parameter an id"
+        )
         if SERVER_FIXTURES.intersection(_fixtures_of(item)):
             item.add_marker(pytest.mark.server)
         if _THOROUGH.search(item.nodeid):

@@ -16,6 +16,7 @@ from asyncckpt import errors
 PACKAGE = Path(asyncckpt.__file__).parent
 LEVELS = {
     "errors": 0,
+    "arguments": 1,
     "cancellation": 1,
     "progress": 1,
     "_aio": 1,

@@ -7,7 +7,7 @@ import argparse
 from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import human_size, print_json, print_table
-from asyncckpt.formats.metadata_json import encode_metadata
+from asyncckpt.formats.metadata_json import EXACT_MEMBER, encode_metadata
 from asyncckpt.model.metadata import Json, TensorMetadata
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 
@@ -44,11 +44,17 @@ def _as_json(checkpoint: Checkpoint, head: bytes | None) -> Json:
         "size": checkpoint.size,
         "files": [file.place.name for file in checkpoint.files],
         "warnings": list(checkpoint.warnings),
-        "metadata": encode_metadata(checkpoint.metadata, shards=False),
+        "metadata": _metadata_json(checkpoint),
         "details": dict(checkpoint.details),
         "tensors": [_tensor_json(tensor) for tensor in checkpoint.tensors.values()],
     }
     return shown if head is None else {**shown, "hex": head.hex()}
+
+
+def _metadata_json(checkpoint: Checkpoint) -> dict[str, Json]:
+    members = encode_metadata(checkpoint.metadata, shards=False)
+    members.pop(EXACT_MEMBER, None)
+    return members
 
 
 def _tensor_json(tensor: TensorMetadata) -> Json:
@@ -68,7 +74,7 @@ def _print(checkpoint: Checkpoint) -> None:
     print(f"size      {human_size(checkpoint.size)} in {len(checkpoint.files)} file(s)")
     print(f"tensors   {len(checkpoint.tensors)}, {human_size(stored)}")
     print(f"state     {'a tree' if checkpoint.tree is not None else 'foreign: a flat dict of arrays'}")
-    for name, value in encode_metadata(checkpoint.metadata, shards=False).items():
+    for name, value in _metadata_json(checkpoint).items():
         if value not in ("", {}, None):
             print(f"{name:<9} {value}")
     for warning in checkpoint.warnings:

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+import numpy as np
+
+from asyncckpt.model.beyond_json import nearest_number
 from asyncckpt.model.metadata import Json
 from asyncckpt.progress import Phase, ProgressCallback, ProgressEvent
 
@@ -17,7 +20,16 @@ _BAR_CELLS = 28
 
 
 def print_json(value: Json) -> None:
-    print(json.dumps(value, indent=2, default=str))
+    """Strict JSON, which any reader takes: NaN is "NaN", and what JSON has no word for its text."""
+    print(json.dumps(_strict(value), indent=2, default=str, allow_nan=False))
+
+
+def _strict(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return nearest_number(value) if isinstance(value, float | np.generic) else value
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

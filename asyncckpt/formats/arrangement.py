@@ -41,13 +41,11 @@ def build_block(
     """The block of a file that lists tensor `order[i]` of the content as its i-th.
 
     `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
-    hashes over all of it. Raises LayoutError when the metadata is not JSON or lists other shards than there are.
+    hashes over all of it. Raises UnsupportedStateError for metadata that can't be kept, LayoutError when it lists other
+    shards than there are.
     """
     members = {**_encode_arranged(content, order), **(extra or {})}
-    try:
-        return BlockText.build(content, chunking, metadata=members, outside=outside)
-    except (TypeError, ValueError) as error:
-        raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
+    return BlockText.build(content, chunking, metadata=members, outside=outside)
 
 
 def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:

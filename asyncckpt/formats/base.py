@@ -16,7 +16,6 @@ from asyncckpt.formats.render import render
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
-from asyncckpt.model.nesting import require_shallow
 from asyncckpt.model.shard import ShardData
 
 
@@ -125,8 +124,7 @@ def refuse_losses(losses: Sequence[str]) -> None:
 
 
 def content_of(shards: Sequence[ShardData], metadata: CheckpointMetadata) -> tuple[Content, list[memoryview]]:
-    """Bare shards, without a tree, as a content and the views of its tensors. Raises LimitExceededError."""
-    require_shallow(metadata)
+    """Bare shards, without a tree, as a content and the views of its tensors."""
     tensors = tuple(t for shard in shards for t in shard.tensor_info)
     views = [view for shard in shards for view in shard.views]
     return Content(tensors, tuple(len(shard.views) for shard in shards), metadata), views

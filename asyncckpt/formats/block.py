@@ -4,9 +4,9 @@ It holds what the format itself does not: the state's tree, boxes, the CRC32C of
 `outside`, the CRC32C over all bytes of the file outside the payloads (its own eight digits counted as '0').
 Its length does not depend on the values of the checksums, so a header can be planned first and written last.
 
-======== ==========================================================================
+======== ==========================================================================================================
 member   value
-======== ==========================================================================
+======== ==========================================================================================================
 block    1, the version of this block
 at       where the digits of `outside` begin in the file, 16 decimal digits
 outside  8 hex digits, "--------" where the format has its own hashes over all of it
@@ -15,7 +15,8 @@ crc32c   8 hex digits for each chunk of each tensor, in the order of the file's 
 tree     the structure of the state; absent for bare tensors
 boxes    name -> [global shape, origin] of tensors that are pieces of larger ones
 metadata the checkpoint's metadata, where the format has no place of its own for it
-======== ==========================================================================
+exact    what the metadata in the format's own place does not say exactly (see beyond_json.py); absent if nothing
+======== ==========================================================================================================
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from asyncckpt.model.digests import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 BLOCK_VERSION = 1
+EXACT = "exact"
 _AT_DIGITS = 16
 _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
@@ -64,7 +66,13 @@ class BlockText:
 
     @classmethod
     def build(
-        cls, content: Content, chunking: Chunking, *, metadata: Json = None, outside: bool = True
+        cls,
+        content: Content,
+        chunking: Chunking,
+        *,
+        metadata: Json = None,
+        exact: Json = None,
+        outside: bool = True,
     ) -> BlockText:
         """The block of a content whose tensors are stored in the order of `chunking`.
 
@@ -78,6 +86,8 @@ class BlockText:
             members["boxes"] = boxes
         if metadata is not None:
             members["metadata"] = metadata
+        if exact is not None:
+            members[EXACT] = exact
         rest = dump_json(members)
         return cls(
             before_at=f'{{"block":{BLOCK_VERSION},"at":"',

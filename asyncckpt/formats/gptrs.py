@@ -49,6 +49,7 @@ from asyncckpt.formats.index import Extent, Index, Need, ParseSteps, SourceInfo,
 from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, place
 from asyncckpt.formats.strict_json import dump_json, load_json
+from asyncckpt.model.beyond_json import JsonWriter
 from asyncckpt.model.digests import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
@@ -152,7 +153,10 @@ def gptrs_field(metadata: CheckpointMetadata) -> Mapping[str, Json]:
 
 
 def encode_config(metadata: CheckpointMetadata) -> bytes:
-    """The config: verbatim as it was once read, unless it was changed since. Raises LayoutError."""
+    """The config: verbatim as it was once read, unless it was changed since.
+
+    Raises LayoutError, UnsupportedStateError.
+    """
     field = gptrs_field(metadata)
     config = {name: field[name] for name in _CONFIG_MEMBERS if name in field}
     if "kind" not in config and "config" not in config:
@@ -166,10 +170,9 @@ def encode_config(metadata: CheckpointMetadata) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         if decode_config(data) == {**config, "configText": text}:
             return data
-    try:
-        return dump_json(config).encode("ascii")
-    except (TypeError, ValueError) as error:
-        raise LayoutError(f"the config of the custom field {CUSTOM_FIELD!r} is not JSON: {error}") from error
+    # What JSON can't say is in the block; gpt-rs gets what comes nearest.
+    nearest = JsonWriter().value(config, (), f"metadata.custom_fields[{CUSTOM_FIELD!r}]")
+    return dump_json(nearest).encode("ascii")
 
 
 # -- decode ----------------------------------------------------------------------------------------------------

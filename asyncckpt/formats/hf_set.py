@@ -21,7 +21,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, LimitExceededError
+from asyncckpt.arguments import AtLeastOne, checked
+from asyncckpt.errors import (
+    FormatError,
+    IncompleteCheckpointError,
+    InvalidArgumentError,
+    LayoutError,
+    LimitExceededError,
+)
 from asyncckpt.formats.arrangement import (
     add_checksums,
     build_block,
@@ -244,15 +251,18 @@ class HuggingFaceSetFormat(ICheckpointFormat):
     extensions = (INDEX_EXTENSION,)
     dtypes = SafetensorsFormat.dtypes
 
+    @checked
     def __init__(
         self,
         *,
-        max_file_bytes: int = DEFAULT_FILE_BYTES,
+        max_file_bytes: AtLeastOne = DEFAULT_FILE_BYTES,
         side_files: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        if max_file_bytes < 1:
-            raise LayoutError(f"max_file_bytes is {max_file_bytes}, at least 1 is needed")
-        for side in side_files:
+        for side, data in side_files.items():
+            if not isinstance(data, bytes):
+                raise InvalidArgumentError(
+                    f"side file {side!a} must be bytes, not {type(data).__name__}: text needs .encode()"
+                )
             if not is_file_name(side):
                 raise LayoutError(f"side file {side[:80]!a} is not the name of a file beside the index")
         self._max_file_bytes = max_file_bytes

@@ -2,19 +2,23 @@
 
 Read by MLCP and its companions, and kept by the other formats inside their `asyncckpt` block. Members that this
 release does not know survive a round trip; the original's `shardingStrategy` (a copy of `sharding`) and nulls are
-read and not written.
+read and not written. What JSON can't say exactly is in the member `asyncckptExact` (see beyond_json.py); where the
+document belongs to another format's readers, that list is in the block instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from asyncckpt.errors import LayoutError, UnsupportedDtypeError
+import numpy as np
+
+from asyncckpt.errors import LayoutError, UnsupportedDtypeError, UnsupportedStateError
 from asyncckpt.formats.strict_json import dump_json, load_json
+from asyncckpt.model.beyond_json import JsonWriter, restore_exact
 from asyncckpt.model.dtype import numpy_dtype
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
@@ -49,6 +53,8 @@ _DTYPES_BY_NUMBER = {number: name for name, number in DTYPE_NUMBERS.items()}
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _MAX_INT = 1 << 63
+EXACT_MEMBER = "asyncckptExact"
+"""The values that the JSON beside it does not keep exactly."""
 T = TypeVar("T")
 
 
@@ -57,11 +63,8 @@ class MetadataSerializer:
 
     @staticmethod
     def serialize(metadata: CheckpointMetadata) -> str:
-        """Compact JSON. Raises LayoutError when a custom field is not JSON."""
-        try:
-            return dump_json(encode_metadata(metadata))
-        except (TypeError, ValueError) as error:
-            raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
+        """Compact JSON. Raises UnsupportedStateError, with its place, for a value that can't be kept."""
+        return dump_json(encode_metadata(metadata))
 
     @staticmethod
     def deserialize(text: str | bytes | memoryview) -> CheckpointMetadata:
@@ -94,30 +97,38 @@ class MetadataSerializer:
 def encode_metadata(metadata: CheckpointMetadata, *, shards: bool = True) -> dict[str, Json]:
     """The metadata as JSON members, in the order of the original; None and empty members are left out.
 
-    `customFields` comes last, so that a format can splice its own last field in.
+    `customFields` comes last, so that a format can splice its own last field in. Raises UnsupportedStateError, with its
+    place, for a value that can't be kept.
     """
-    members: dict[str, Json] = {"version": metadata.version}
+    writer = JsonWriter()
+    members: dict[str, Json] = {"version": _text(metadata.version, "metadata.version")}
     if metadata.timestamp is not None:
         members["timestamp"] = encode_timestamp(metadata.timestamp)
-    members["worldSize"] = metadata.world_size
-    members["ddpRank"] = metadata.ddp_rank
+    members["worldSize"] = _integer(metadata.world_size, "metadata.world_size")
+    members["ddpRank"] = _integer(metadata.ddp_rank, "metadata.ddp_rank")
     if metadata.sharding is not None:
-        members["sharding"] = _encode_sharding(metadata.sharding)
+        members["sharding"] = _encode_sharding(metadata.sharding, writer)
     if shards:
-        members["shards"] = [encode_shard(shard) for shard in metadata.shards]
+        members["shards"] = [_encode_shard(shard, at, writer) for at, shard in enumerate(metadata.shards)]
     if metadata.training is not None:
-        members["training"] = _encode_training(metadata.training)
-    members["format"] = metadata.format
-    members |= _plain(metadata.extra)
-    members["customFields"] = _plain(metadata.custom_fields)
+        members["training"] = _encode_training(metadata.training, writer)
+    members["format"] = _text(metadata.format, "metadata.format")
+    if EXACT_MEMBER in metadata.extra:
+        raise UnsupportedStateError(f"metadata.extra: the member {EXACT_MEMBER!r} is asyncckpt's own")
+    members |= writer.mapping(metadata.extra, (), "metadata.extra")
+    custom = writer.mapping(metadata.custom_fields, ("customFields",), "metadata.custom_fields")
+    if writer.exact:
+        members[EXACT_MEMBER] = writer.exact
+    members["customFields"] = custom
     return members
 
 
-def encode_shard(shard: ShardMetadata) -> dict[str, Json]:
+def _encode_shard(shard: ShardMetadata, at: int, writer: JsonWriter) -> dict[str, Json]:
+    shown = f"metadata.shards[{at}]"
     return {
-        "rank": shard.rank,
-        "filePath": shard.file_path,
-        "fileSize": shard.file_size,
+        "rank": _integer(shard.rank, f"{shown}.rank"),
+        "filePath": _text(shard.file_path, f"{shown}.file_path"),
+        "fileSize": _integer(shard.file_size, f"{shown}.file_size"),
         "tensors": [
             {
                 "name": t.name,
@@ -128,44 +139,95 @@ def encode_shard(shard: ShardMetadata) -> dict[str, Json]:
             }
             for t in shard.tensors
         ],
-        "checksum": shard.checksum,
-        **_plain(shard.extra),
+        "checksum": _text(shard.checksum, f"{shown}.checksum"),
+        **writer.mapping(shard.extra, ("shards", at), f"{shown}.extra"),
     }
 
 
-def _encode_sharding(sharding: ShardingMetadata) -> dict[str, Json]:
+def _encode_sharding(sharding: ShardingMetadata, writer: JsonWriter) -> dict[str, Json]:
+    shown = "metadata.sharding"
     return {
-        "strategy": sharding.strategy,
-        "shardCount": sharding.shard_count,
-        "precision": sharding.precision,
-        "strategySpecificInfo": _plain(sharding.strategy_specific_info),
-        **_plain(sharding.extra),
+        "strategy": _text(sharding.strategy, f"{shown}.strategy"),
+        "shardCount": _integer(sharding.shard_count, f"{shown}.shard_count"),
+        "precision": _text(sharding.precision, f"{shown}.precision"),
+        "strategySpecificInfo": writer.mapping(
+            sharding.strategy_specific_info,
+            ("sharding", "strategySpecificInfo"),
+            f"{shown}.strategy_specific_info",
+        ),
+        **writer.mapping(sharding.extra, ("sharding",), f"{shown}.extra"),
     }
 
 
-def _encode_training(training: TrainingMetadata) -> dict[str, Json]:
+def _encode_training(training: TrainingMetadata, writer: JsonWriter) -> dict[str, Json]:
+    shown = "metadata.training"
+    rate = _number(training.learning_rate, f"{shown}.learning_rate")
     return {
-        "epoch": training.epoch,
-        "step": training.step,
-        "learningRate": training.learning_rate,
-        "optimizerType": training.optimizer_type,
-        "optimizerState": _plain(training.optimizer_state),
-        **_plain(training.extra),
+        "epoch": _integer(training.epoch, f"{shown}.epoch"),
+        "step": _integer(training.step, f"{shown}.step"),
+        "learningRate": writer.value(rate, ("training", "learningRate"), f"{shown}.learning_rate"),
+        "optimizerType": _text(training.optimizer_type, f"{shown}.optimizer_type"),
+        "optimizerState": writer.mapping(
+            training.optimizer_state, ("training", "optimizerState"), f"{shown}.optimizer_state"
+        ),
+        **writer.mapping(training.extra, ("training",), f"{shown}.extra"),
     }
 
 
-def _plain(value: Mapping[str, Json]) -> dict[str, Json]:
-    return dict(value)
+def _integer(value: Any, shown: str) -> int:
+    """An integer as the original has it; numpy's become Python's."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise UnsupportedStateError(f"{shown}: must be an int, not {str(value)[:40]!r}")
+    if not -_MAX_INT <= value < _MAX_INT:
+        raise UnsupportedStateError(f"{shown}: {int(value):#x} is beyond 64 bits")
+    return int(value)
+
+
+def _number(value: Any, shown: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise UnsupportedStateError(f"{shown}: must be a float, not {str(value)[:40]!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise UnsupportedStateError(f"{shown}: an integer beyond any float") from None
+
+
+def _text(value: Any, shown: str) -> str:
+    if not isinstance(value, str):
+        raise UnsupportedStateError(f"{shown}: must be a str, not {str(value)[:40]!r}")
+    return str.__str__(value)
 
 
 def encode_timestamp(moment: datetime) -> str:
-    """ISO 8601 in UTC, with a Z, as .NET writes it. A naive moment counts as UTC."""
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.replace(tzinfo=None).isoformat() + "Z"
+    """ISO 8601 with the offset of the time zone, or a Z as .NET writes it. A naive moment counts as UTC.
+
+    Raises UnsupportedStateError for what is no datetime, and for one that UTC has no year for.
+    """
+    if not isinstance(moment, datetime):
+        raise UnsupportedStateError(f"metadata.timestamp: must be a datetime, not a {type(moment).__name__}")
+    offset = moment.utcoffset() or timedelta(0)
+    try:
+        in_utc = moment.replace(tzinfo=None) - offset
+    except OverflowError:
+        raise UnsupportedStateError(f"metadata.timestamp: {moment} is beyond the calendar in UTC") from None
+    if offset % timedelta(minutes=1):
+        # No reader takes seconds here, and no time zone has had any for decades.
+        moment, offset = in_utc, timedelta(0)
+    text = moment.replace(tzinfo=None).isoformat()
+    if not offset:
+        return text + "Z"
+    minutes = abs(offset) // timedelta(minutes=1)
+    return f"{text}{'+' if offset > timedelta(0) else '-'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def decode_metadata(value: Json) -> CheckpointMetadata:
-    """Takes the lists of tensors out of `value`. Raises LayoutError for members of the wrong type."""
+    """Takes the lists of tensors out of `value`, and puts exact values into it.
+
+    Raises LayoutError for members of the wrong type.
+    """
+    if isinstance(value, dict) and EXACT_MEMBER in value:
+        value = dict(value)
+        restore_exact(value, value.pop(EXACT_MEMBER))
     members = _Members(value, "the metadata")
     sharding = members.take("sharding", dict, None) or members.take("shardingStrategy", dict, None)
     members.take("shardingStrategy", dict, None)
@@ -186,14 +248,19 @@ def decode_metadata(value: Json) -> CheckpointMetadata:
 
 
 def decode_timestamp(text: str) -> datetime:
-    """.NET writes up to seven fractional digits; beyond microseconds they are cut. Raises LayoutError."""
+    """The moment, with the offset that it was written with; without one it is UTC.
+
+    .NET writes up to seven fractional digits; beyond microseconds they are cut. Raises LayoutError.
+    """
     match = _TIMESTAMP.fullmatch(text)
     try:
         if match is None:
             raise ValueError(text)
         seconds, fraction, zone = match.groups()
         zone = "+00:00" if zone in (None, "Z") else zone
-        return datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}").astimezone(UTC)
+        moment = datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}")
+        moment.astimezone(UTC)  # raises for what is no moment of any calendar
+        return moment
     except (ValueError, OverflowError):
         raise LayoutError(f"timestamp {text[:60]!r} is not ISO 8601") from None
 

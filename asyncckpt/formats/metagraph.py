@@ -26,6 +26,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from asyncckpt.arguments import checked
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import ParseSteps, Seal, SourceInfo
@@ -57,6 +58,7 @@ class MetagraphFormat(ICheckpointFormat):
     name = NAME
     extensions = (".mgb",)
 
+    @checked
     def __init__(
         self,
         *,

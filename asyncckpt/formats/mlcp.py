@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import LE_I32, Cursor, decode_utf8, encode_utf8
-from asyncckpt.formats.block import Block, BlockText
+from asyncckpt.formats.block import EXACT, Block, BlockText
 from asyncckpt.formats.index import (
     Extent,
     Index,
@@ -37,12 +37,12 @@ from asyncckpt.formats.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.metadata_json import decode_metadata, encode_metadata, with_shards
+from asyncckpt.formats.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
 from asyncckpt.formats.strict_json import dump_json, load_json
 from asyncckpt.model.digests import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata, moved
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved
 from asyncckpt.model.ranges import ByteRange
 
 MAGIC = bytes.fromhex("50434c4d")
@@ -100,8 +100,8 @@ def plan_file(content: Content, name: str) -> FilePlan:
         list(content.by_shard()),
         lambda tensor: moved(tensor, next(placed).offset),
     )
-    block = BlockText.build(content, chunking)
-    before, after = split_metadata(metadata)
+    before, after, exact = split_metadata(metadata)
+    block = BlockText.build(content, chunking, exact=exact)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
@@ -121,17 +121,15 @@ def plan_file(content: Content, name: str) -> FilePlan:
     return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
 
 
-def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes]:
-    """The JSON text before and after the block, which is the last member of the last member."""
+def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:
+    """The JSON text before and after the block, which is the last member of the last member, and what it has to say
+    of values that the JSON does not keep exactly. Raises LayoutError, UnsupportedStateError."""
     if BLOCK_FIELD in metadata.custom_fields:
         raise LayoutError(f"the custom field {BLOCK_FIELD!r} is asyncckpt's own; choose another name")
     members = encode_metadata(metadata)
+    exact = members.pop(EXACT_MEMBER, None)
     members["customFields"] = {**members["customFields"], BLOCK_FIELD: None}
-    try:
-        text = dump_json(members)
-    except (TypeError, ValueError) as error:
-        raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
-    return text.removesuffix("null}}").encode(), b"}}"
+    return dump_json(members).removesuffix("null}}").encode(), b"}}", exact
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
@@ -170,10 +168,7 @@ def dotnet_string(text: str) -> bytes:
 def parse_file(source: SourceInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header, tables_start = yield from _parse_header(source)
-    metadata = decode_metadata(load_json(header.metadata, "the metadata"))
-    custom = dict(metadata.custom_fields)
-    block_json = custom.pop(BLOCK_FIELD, None)
-    metadata = replace(metadata, custom_fields=custom)
+    metadata, block_json = join_metadata(load_json(header.metadata, "the metadata"))
     tables_end = yield from _check_tables(metadata, tables_start, source)
     if header.version == TABLES_ONLY_VERSION and block_json is None:
         return _tables_only(metadata, tables_end, source)
@@ -196,6 +191,15 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         structure=(Extent(0, tables_end),),
         details={"headerBytes": tables_end, "metadataBytes": len(header.metadata)},
     )
+
+
+def join_metadata(members: Json) -> tuple[CheckpointMetadata, Json]:
+    """The metadata, and the block in its custom fields; None where there is none. Raises LayoutError."""
+    custom = members.get("customFields") if isinstance(members, dict) else None
+    block_json = custom.pop(BLOCK_FIELD, None) if isinstance(custom, dict) else None
+    if isinstance(block_json, dict) and EXACT in block_json:
+        members[EXACT_MEMBER] = block_json[EXACT]
+    return decode_metadata(members), block_json
 
 
 def _parse_header(source: SourceInfo) -> Generator[Need, memoryview, tuple[Header, int]]:

@@ -49,8 +49,8 @@ from asyncckpt.formats.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.metadata_json import decode_metadata, with_shards
-from asyncckpt.formats.mlcp import BLOCK_FIELD, MAX_METADATA_BYTES, split_metadata
+from asyncckpt.formats.metadata_json import with_shards
+from asyncckpt.formats.mlcp import BLOCK_FIELD, MAX_METADATA_BYTES, join_metadata, split_metadata
 from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.strict_json import load_json
@@ -193,8 +193,8 @@ def _plan_metadata(
     chunking: Chunking,
     sha256: Mapping[str, str],
 ) -> FilePlan:
-    block = BlockText.build(content, chunking)
-    before, after = split_metadata(metadata)
+    before, after, exact = split_metadata(metadata)
+    block = BlockText.build(content, chunking, exact=exact)
     size = len(before) + block.size + len(after)
     if size > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {size} bytes, {MAX_METADATA_BYTES} are allowed")
@@ -205,7 +205,7 @@ def _plan_metadata(
             replace(shard, checksum=checksum)
             for shard, checksum in zip(metadata.shards, checksums, strict=True)
         )
-        text, _ = split_metadata(replace(metadata, shards=described))
+        text, _, _ = split_metadata(replace(metadata, shards=described))
         text += block.render(len(text), digests.checksums) + after
         return seal([(0, text)], (), size=size, at=len(before) + block.outside_position)
 
@@ -220,14 +220,11 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     if source.size > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {source.size} bytes, {MAX_METADATA_BYTES} are allowed")
     text = yield from need_exactly(0, source.size, "the metadata")
-    metadata = decode_metadata(load_json(text, "the metadata"))
+    metadata, block_json = join_metadata(load_json(text, "the metadata"))
     if metadata.version.split(".")[0] != "1":
         raise UnsupportedVersionError(
             f"metadata of version {metadata.version!r} is not supported: upgrade asyncckpt to read it"
         )
-    custom = dict(metadata.custom_fields)
-    block_json = custom.pop(BLOCK_FIELD, None)
-    metadata = replace(metadata, custom_fields=custom)
     if block_json is None and metadata.version != ORIGINAL_VERSION:
         raise LayoutError(f"a set of version {metadata.version} needs the custom field {BLOCK_FIELD!r}")
     block = None if block_json is None else Block.decode(block_json)

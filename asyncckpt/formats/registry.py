@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from asyncckpt.arguments import checked, did_you_mean
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import SourceInfo
@@ -38,6 +39,7 @@ def format_names() -> list[str]:
     return [*_BUILT_IN, *sorted(set(_third_party()) - set(_BUILT_IN))]
 
 
+@checked
 def get_format(name: str) -> ICheckpointFormat:
     """A format with its default options. Raises UnknownFormatError, MissingExtraError."""
     return _format_class(name)()
@@ -82,7 +84,10 @@ def _format_class(name: str) -> type[ICheckpointFormat]:
         return cast("type[ICheckpointFormat]", getattr(import_module(module), attribute))
     found = _third_party().get(name)
     if found is None:
-        raise UnknownFormatError(f"no format is named {name!r}; known are {', '.join(format_names())}")
+        known = format_names()
+        raise UnknownFormatError(
+            f"no format is named {name!r}; known are {', '.join(known)}{did_you_mean(name, known)}"
+        )
     loaded = found.load()
     if not (isinstance(loaded, type) and issubclass(loaded, ICheckpointFormat)):
         raise UnknownFormatError(f"the entry point of format {name!r} is not an ICheckpointFormat class")

@@ -30,7 +30,7 @@ from datetime import datetime
 
 import numpy as np
 
-from asyncckpt.errors import LayoutError, LimitExceededError
+from asyncckpt.errors import LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.binary import is_unicode
 from asyncckpt.formats.block import BlockText
@@ -38,7 +38,7 @@ from asyncckpt.formats.flatgraph import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.flatgraph_build import BuiltGraph, UpdaterState, VariableSpec, build_graph
 from asyncckpt.formats.index import ParseSteps, SourceInfo
 from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
-from asyncckpt.formats.metadata_json import encode_metadata, encode_shard, with_shards
+from asyncckpt.formats.metadata_json import encode_metadata, with_shards
 from asyncckpt.formats.outside import seal
 from asyncckpt.formats.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
 from asyncckpt.formats.sdnb_header import (
@@ -137,10 +137,7 @@ class _Planner:
         return self._file(names.shard(number), members, block, data=members, leads=False, own=own)
 
     def _whole_block(self) -> BlockText:
-        try:
-            return BlockText.build(self.content, self.chunking, metadata=block_metadata(self.content))
-        except (TypeError, ValueError) as error:
-            raise LayoutError(f"the metadata can't be written as JSON: {error}") from error
+        return BlockText.build(self.content, self.chunking, metadata=block_metadata(self.content))
 
     def _file(
         self,
@@ -223,10 +220,9 @@ def block_metadata(content: Content) -> dict[str, Json]:
     """The checkpoint's metadata for the block; which tensor is whose is kept as the sizes of the shards."""
     groups = list(content.by_shard())
     shards = with_shards(content.metadata, groups).shards
-    bare = [replace(shard, tensors=()) for shard in shards]
-    members = encode_metadata(content.metadata, shards=False)
-    if bare != [ShardMetadata(rank=rank) for rank in range(len(groups))]:
-        members["shards"] = [encode_shard(shard) for shard in bare]
+    bare = tuple(replace(shard, tensors=()) for shard in shards)
+    obvious = bare == tuple(ShardMetadata(rank=rank) for rank in range(len(groups)))
+    members = encode_metadata(replace(content.metadata, shards=bare), shards=not obvious)
     if len(groups) != 1:
         members[SHARD_SIZES_MEMBER] = [len(group) for group in groups]
     return members

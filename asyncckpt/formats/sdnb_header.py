@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from asyncckpt.arguments import AtLeastOne, NotNegative, check_fields
 from asyncckpt.errors import LayoutError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.flatgraph import MAX_GRAPH_BYTES
 from asyncckpt.formats.flatgraph_build import UpdaterState
@@ -68,16 +69,13 @@ class Header:
 class SdnbOptions:
     """How files are written, and whether updater state is listed among the tensors when they are read."""
 
-    shards: int | None = None
-    shard_limit_bytes: int = 1 << 30
-    inline_below: int = 1 << 20
-    inline_total: int = 16 << 20
+    shards: AtLeastOne | None = None
+    shard_limit_bytes: AtLeastOne = 1 << 30
+    inline_below: NotNegative = 1 << 20
+    inline_total: NotNegative = 16 << 20
     updater_state: UpdaterState | None = None
     load_updater_state: bool = True
     clock: Callable[[], datetime] = field(default=now)
 
     def __post_init__(self) -> None:
-        if self.shards is not None and self.shards < 1:
-            raise LayoutError(f"shards is {self.shards}, at least 1 is needed")
-        if self.shard_limit_bytes < 1:
-            raise LayoutError(f"shard_limit_bytes is {self.shard_limit_bytes}, at least 1 is needed")
+        check_fields(self)

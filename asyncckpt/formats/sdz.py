@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Annotated
 
-from asyncckpt.errors import LayoutError
+from asyncckpt.arguments import AtLeastOne, Between, checked
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.flatgraph import DTYPE_CODES
 from asyncckpt.formats.flatgraph_build import UpdaterState
@@ -56,12 +57,13 @@ class SdzFormat(ICheckpointFormat):
     extensions = (".sdz",)
     dtypes = frozenset(DTYPE_CODES)
 
+    @checked
     def __init__(
         self,
         *,
         compress: bool = True,
-        level: int = 6,
-        threads: int | None = None,
+        level: Annotated[int, Between(0, 9)] = 6,
+        threads: AtLeastOne | None = None,
         limits: ZipLimits | None = None,
         shards: int | None = None,
         shard_limit_bytes: int = 1 << 30,
@@ -70,8 +72,6 @@ class SdzFormat(ICheckpointFormat):
         load_updater_state: bool = True,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        if not 0 <= level <= 9:
-            raise LayoutError(f"level is {level}, 0 to 9 are allowed")
         self.compress = compress
         self.level = level
         self.threads = threads

@@ -15,9 +15,10 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from asyncckpt.arguments import checked
 from asyncckpt.errors import LayoutError, MissingExtraError, UnsupportedStateError
 from asyncckpt.model.dtype import plain_array
-from asyncckpt.model.leaves_torch import TorchLeaf
+from asyncckpt.model.leaves_torch import TORCH_LEAVES
 
 ENTRY_POINT_GROUP: Final = "asyncckpt.leaves"
 KIND_PATTERN: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
@@ -53,7 +54,10 @@ class LeafAdapter(Protocol):
         """
 
     def identity(self, value: Any) -> Hashable | None:
-        """Equal for two values that are the same memory seen in the same way; None: never tied."""
+        """Equal for two values that are the same memory seen in the same way; None: never tied.
+
+        Kinds whose names begin with the same word, as 'torch' and 'torch.parameter' do, share their identities.
+        """
 
 
 class NumpyArrayLeaf:
@@ -126,7 +130,7 @@ class LeafRegistry:
         self._array = NumpyArrayLeaf()
         self._numpy: dict[str, LeafAdapter] = {leaf.kind: leaf for leaf in (self._array, NumpyScalarLeaf())}
         self._registered: dict[str, LeafAdapter] = {}
-        self._builtin: dict[str, LeafAdapter] = {"torch": TorchLeaf()}
+        self._builtin: dict[str, LeafAdapter] = {leaf.kind: leaf for leaf in TORCH_LEAVES}
         self._declared = tuple(declared)
         self._plugins: dict[str, LeafAdapter] | None = None
         self._broken: dict[str, Exception] = {}
@@ -197,6 +201,7 @@ LEAVES: Final = LeafRegistry(entry_points(group=ENTRY_POINT_GROUP))
 """The registry that saves and loads use unless they are given another."""
 
 
+@checked
 def register_leaf(adapter: LeafAdapter, *, replace: bool = False) -> None:
     """Make a kind of leaf known to every save and load. Raises ValueError for a kind that is taken."""
     LEAVES.register(adapter, replace=replace)

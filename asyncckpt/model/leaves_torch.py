@@ -1,13 +1,15 @@
 """torch CPU tensors as leaves, without importing torch before the user does.
 
-dtypes that numpy lacks (bfloat16, float8) pass through an integer type of the same width, bit by bit. A
-Parameter comes back as a plain tensor, as `state_dict` gives it.
+dtypes that numpy lacks (bfloat16, float8) pass through an integer type of the same width, bit by bit. Whether a
+tensor is a Parameter, and whether it wants a gradient, is in the leaf's kind: 'torch', 'torch.grad',
+'torch.parameter', 'torch.parameter.frozen'.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
@@ -20,7 +22,9 @@ from asyncckpt.model.dtype import DTYPE_NAMES, dtype_name, numpy_dtype
 _CARRIERS: Final = {1: "uint8", 2: "int16", 4: "int32"}
 # The names that numpy itself does not have, so that torch refuses to exchange them with it directly.
 _CARRIED: Final = frozenset(
-    name for name in DTYPE_NAMES if name.startswith(("bfloat", "float8")) or name == "complex32"
+    name
+    for name in DTYPE_NAMES
+    if name.startswith(("bfloat", "float8")) or name in ("complex32", "bcomplex32")
 )
 # Same name in torch, other layout: torch packs several of these into a byte.
 _PACKED: Final = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
@@ -29,16 +33,24 @@ _PACKED: Final = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 class TorchLeaf:
     """Dense CPU tensors and Parameters; everything else of torch is refused with the way out."""
 
-    kind = "torch"
+    def __init__(self, kind: str = "torch", *, parameter: bool = False, requires_grad: bool = False) -> None:
+        self.kind = kind
+        self._parameter = parameter
+        self._requires_grad = requires_grad
 
     def matches(self, value: object) -> bool:
         torch = sys.modules.get("torch")
         # While torch is half imported it has no Tensor yet, and so has no one a value of it.
-        return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+        if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
+            return False
+        tensor: Any = value
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        return (is_parameter, bool(tensor.requires_grad)) == (self._parameter, self._requires_grad)
 
     def to_array(self, value: Any) -> np.ndarray:
         _check_storable(value)
-        return _shared_array(value.detach().resolve_conj().resolve_neg())
+        with _giving_memory():
+            return _shared_array(value.detach().resolve_conj().resolve_neg())
 
     def from_array(self, array: np.ndarray) -> object:
         torch = _import_torch()
@@ -48,9 +60,18 @@ class TorchLeaf:
         if not (array.flags.writeable and array.flags.aligned and array.flags.c_contiguous):
             array = array.copy()
         if name not in _CARRIED:
-            return torch.from_numpy(array)
-        carrier = _CARRIERS[array.dtype.itemsize]
-        return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
+            tensor = torch.from_numpy(array)
+        else:
+            carrier = _CARRIERS[array.dtype.itemsize]
+            tensor = torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
+        return self._dressed(tensor, torch)
+
+    def _dressed(self, tensor: Any, torch: Any) -> object:
+        if self._requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise LayoutError(f"a torch tensor of dtype {tensor.dtype} can't have a gradient")
+        if self._parameter:
+            return torch.nn.Parameter(tensor, requires_grad=self._requires_grad)
+        return tensor.requires_grad_() if self._requires_grad else tensor
 
     def destination(self, value: Any) -> np.ndarray:
         _check_storable(value)
@@ -58,7 +79,8 @@ class TorchLeaf:
             raise UnsupportedStateError(
                 "the tensor is a lazy conjugate and can't be loaded into: .clone() it"
             )
-        return _shared_array(value.detach())
+        with _giving_memory():
+            return _shared_array(value.detach())
 
     def identity(self, value: Any) -> Hashable:
         # What the other methods refuse may have no address or strides to ask for.
@@ -66,6 +88,14 @@ class TorchLeaf:
             return id(value)
         view = tuple(value.shape), value.stride(), value.dtype, value.is_conj(), value.is_neg()
         return value.data_ptr(), view
+
+
+TORCH_LEAVES: Final = (
+    TorchLeaf(),
+    TorchLeaf("torch.grad", requires_grad=True),
+    TorchLeaf("torch.parameter", parameter=True, requires_grad=True),
+    TorchLeaf("torch.parameter.frozen", parameter=True),
+)
 
 
 def _import_torch() -> Any:
@@ -101,6 +131,16 @@ def _check_storable(tensor: Any) -> None:
         raise UnsupportedStateError(reason)
 
 
+@contextmanager
+def _giving_memory() -> Iterator[None]:
+    """Tensors inside torch's own transformations (vmap, grad …), and others that only look like one, have none."""
+    try:
+        yield
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UnsupportedStateError(f"the tensor can't give its memory: {reason}") from error
+
+
 def _refusal(tensor: Any) -> str | None:
     torch: Any = sys.modules["torch"]
     if tensor.device.type == "meta":
@@ -115,7 +155,22 @@ def _refusal(tensor: Any) -> str | None:
         return "a quantised tensor can't be stored: store .int_repr() and its scales, or .dequantize() it"
     if tensor.dtype not in _torch_dtypes(torch):
         return f"a tensor of dtype {tensor.dtype} can't be stored: convert it to a dtype of whole bytes"
-    return None
+    if tensor._is_zerotensor():
+        return "the tensor is one of torch's zeros without memory: .clone() it"
+    return _freed(tensor)
+
+
+def _freed(tensor: Any) -> str | None:
+    """Frameworks that shard free the storage of a tensor that lives on: reading it would read strangers' memory."""
+    with _giving_memory():
+        held = tensor.untyped_storage().nbytes()
+    if held >= (tensor.storage_offset() + tensor.numel()) * tensor.element_size() or not tensor.numel():
+        return None
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    if held >= needed:
+        return None
+    return f"the tensor's storage has {held} bytes of {needed}: it was freed; gather the tensor first"
 
 
 def _shared_array(tensor: Any) -> np.ndarray:

@@ -4,7 +4,8 @@ None, booleans, strings, finite floats and integers that any JSON reader keeps s
 is an object with one tag: `i` a large integer in hex, `f` the bits of a float (NaN with its payload,
 infinities, −0.0), `c` the bits of a complex number, `b` bytes and `s` a string with lone surrogates (UTF-8,
 surrogates let through) in base64, `ns` and `nb` numpy's str_ and bytes_, which have no fixed width and so are
-no tensors.
+no tensors. `g` is any other scalar of numpy, its dtype and its bytes, for places without tensors: in a state it
+is one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncckpt.errors import LayoutError
+from asyncckpt.errors import LayoutError, UnsupportedDtypeError
+from asyncckpt.model.dtype import array_from, as_bytes_view, dtype_name
 from asyncckpt.model.metadata import Json
 
 # Beyond these, readers that hold numbers as doubles would change the value.
@@ -83,6 +85,13 @@ def encode_plain(value: Any) -> Json:
     return _ENCODERS[type(value)](value)
 
 
+def encode_scalar(value: np.generic) -> Json:
+    """A scalar of numpy as JSON. Raises UnsupportedDtypeError for one that no tensor could hold."""
+    name = dtype_name(value.dtype)
+    _, data = as_bytes_view(np.asarray(value))
+    return {"g": f"{name}:{data.hex()}"}
+
+
 def decode_plain(node: Json) -> Any:
     """The value that `encode_plain` was given. Raises LayoutError for what it never gives."""
     kind = type(node)
@@ -125,6 +134,18 @@ def _decode_string(text: str) -> str:
         raise LayoutError("malformed string") from error
 
 
+def _decode_scalar(text: str) -> Any:
+    name, _, digits = text.partition(":")
+    try:
+        data = bytes.fromhex(digits)
+        # Text and bytes have tags of their own; here they could hold code points that there are not.
+        if data.hex() != digits or name[:1] in ("S", "U"):
+            raise ValueError
+        return array_from(data, name, ()).copy()[()]
+    except (ValueError, UnsupportedDtypeError) as error:
+        raise LayoutError("malformed scalar") from error
+
+
 NONE_ROOT: Final[Json] = {"n": ""}
 """A state that is None: a structure of null would read as "no structure"."""
 
@@ -143,6 +164,7 @@ _DECODERS: Final[dict[str, Callable[[str], Any]]] = {
     "s": _decode_string,
     "ns": lambda text: np.str_(_decode_string(text)),
     "nb": lambda text: np.bytes_(_decode_bytes(text)),
+    "g": _decode_scalar,
 }
 
 

@@ -83,7 +83,7 @@ def assemble(structure: Json, places: list[LeafPlace]) -> FlatState:
 def tie_key(place: LeafPlace) -> Hashable:
     """Equal for two leaves of one walk that are the same memory seen in the same way."""
     identity = place.adapter.identity(place.value)
-    return id(place) if identity is None else (place.adapter.kind, identity)
+    return id(place) if identity is None else (place.adapter.kind.partition(".")[0], identity)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
@@ -14,7 +15,6 @@ from asyncckpt.formats.index import StoredTensor
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
 from asyncckpt.model.metadata import TensorMetadata
-from asyncckpt.model.nesting import require_shallow
 from asyncckpt.model.prune import prune
 from asyncckpt.model.structure import check_structure
 from asyncckpt.operations.commit import write_content
@@ -45,6 +45,7 @@ class ConvertReport:
     warnings: tuple[str, ...] = ()
 
 
+@checked
 async def convert(
     source: Location,
     target: Location,
@@ -53,7 +54,7 @@ async def convert(
     source_format: str | ICheckpointFormat | None = None,
     allow_loss: bool = False,
     overwrite: bool = False,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -66,8 +67,8 @@ async def convert(
     the target is not counts as such a loss. `source_options` are those of the source's storage where they are not
     `storage_options`.
 
-    Raises NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and StorageError
-    subclasses, OperationCancelledError.
+    Raises InvalidArgumentError, NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and
+    StorageError subclasses, OperationCancelledError.
     """
     with ProgressReporter(progress) as report, hearing_retries(report):
         async with (
@@ -106,6 +107,7 @@ async def convert(
             )
 
 
+@checked
 async def migrate(
     source: Location,
     target: Location,
@@ -164,7 +166,6 @@ def _content(
     index = checkpoint.index
     # What `load` would refuse is not handed on to a file that looks sound.
     check_structure(index.tree)
-    require_shallow(index.metadata)
     # What is lost whichever tensors are kept is no reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, index.tree))
     unsealed = [

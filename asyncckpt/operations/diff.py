@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from asyncckpt._aio import run_in_thread
+from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
+from asyncckpt.model.beyond_json import JsonWriter
+from asyncckpt.model.metadata import (
+    CheckpointMetadata,
+    Json,
+    ShardingMetadata,
+    TensorMetadata,
+    TrainingMetadata,
+)
 from asyncckpt.operations.diff_state import state_changes
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
@@ -49,6 +58,7 @@ class DiffReport:
         return not (self.metadata or self.added or self.removed or self.changed or self.state)
 
 
+@checked
 async def diff(
     a: Location,
     b: Location,
@@ -109,14 +119,21 @@ def _header(first: Checkpoint, second: Checkpoint) -> Iterator[str]:
 def _metadata(first: CheckpointMetadata, second: CheckpointMetadata) -> Iterator[str]:
     for member in fields(CheckpointMetadata):
         before, after = getattr(first, member.name), getattr(second, member.name)
-        if member.name in _NOT_COMPARED or before == after:
+        if member.name in _NOT_COMPARED or _exactly(before) == _exactly(after):
             continue
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             for key in sorted({*before, *after}):
-                if before.get(key) != after.get(key):
+                if _exactly(before.get(key)) != _exactly(after.get(key)):
                     yield f"{member.name}.{key}: {before.get(key)!r} -> {after.get(key)!r}"
         else:
             yield f"{member.name}: {before!r} -> {after!r}"
+
+
+def _exactly(value: Any) -> tuple[Json, Json]:
+    """What is equal for two values that are the same to the bit: NaN is not equal to itself."""
+    plain = asdict(value) if isinstance(value, ShardingMetadata | TrainingMetadata) else value
+    writer = JsonWriter()
+    return writer.value(dict(plain) if isinstance(plain, Mapping) else plain, (), "metadata"), writer.exact
 
 
 async def _compare(name: str, first: Checkpoint, second: Checkpoint, *, values: bool) -> TensorChange | None:

@@ -220,7 +220,7 @@ class Fetcher:
 
     # -- slices ------------------------------------------------------------------------------------------------
 
-    async def read_slice(self, stored: StoredTensor, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
+    async def read_slice(self, stored: StoredTensor, index: SliceIndex) -> np.ndarray:
         """A slice, from its own bytes alone, rounded to checksum chunks where they are verified."""
         require_data(stored)
         tensor = stored.metadata

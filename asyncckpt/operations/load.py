@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from asyncckpt._aio import without_collection
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -70,6 +71,7 @@ async def load(
 ) -> LoadReport: ...
 
 
+@checked
 async def load(
     location: Location,
     *,
@@ -79,7 +81,7 @@ async def load(
     verify: bool = True,
     leaves: Leaves = "native",
     format: str | ICheckpointFormat | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -91,9 +93,9 @@ async def load(
     exactly, else a LoadReport says what did not. With
     `leaves="numpy"` arrays of frameworks come back as numpy's.
 
-    Raises CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the tensor), MismatchError,
-    TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the arrays of `into` may
-    have been changed in part.
+    Raises InvalidArgumentError, CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the
+    tensor), MismatchError, TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the
+    arrays of `into` may have been changed in part.
     """
     async with open_checkpoint(
         location,

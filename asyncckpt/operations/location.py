@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
+from asyncckpt.arguments import Called
+from asyncckpt.errors import InvalidArgumentError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.factory import open_storage, redacted, split_location
@@ -16,7 +18,10 @@ from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
 
-Location = str | os.PathLike[str] | tuple[ICheckpointStorage, str] | Buffer
+Location = Annotated[
+    str | os.PathLike[str] | tuple[ICheckpointStorage, str] | Buffer,
+    Called("a URL, a path, (storage, key) or bytes"),
+]
 StorageOptions = Mapping[str, Any]
 _BYTES_KEY = "bytes"
 
@@ -50,18 +55,21 @@ async def resolve(
 ) -> AsyncIterator[Place]:
     """The place that a location means; a storage that was opened for it is closed at the end.
 
-    Raises InvalidKeyError, MissingExtraError, and TypeError for what is no location: bytes can't be written to.
+    Raises InvalidKeyError, MissingExtraError, and InvalidArgumentError for what is no location: bytes can't be written
+    to.
     """
     if isinstance(location, tuple):
         storage, key = location
         if not isinstance(storage, ICheckpointStorage):
-            raise TypeError(f"a location pair is (storage, key), not ({type(storage).__name__}, …)")
+            raise InvalidArgumentError(
+                f"a location pair is (storage, key), not ({type(storage).__name__}, …)"
+            )
         # A set's files are named after the key, so one that is no key must not get as far as that.
         yield Place(storage, validate_key(key), f"{storage!r}/{key}")
         return
     if isinstance(location, bytes | bytearray | memoryview):
         if writing:
-            raise TypeError(
+            raise InvalidArgumentError(
                 "bytes are a location for reading only; to save into memory, give (MemoryStorage(), key)"
             )
         memory = MemoryStorage()
@@ -69,7 +77,7 @@ async def resolve(
         yield Place(memory, _BYTES_KEY, "bytes in memory")
         return
     if not isinstance(location, str | os.PathLike):
-        raise TypeError(
+        raise InvalidArgumentError(
             f"a location is a URL, a path, (storage, key) or bytes, not {type(location).__name__}"
         )
     root, key = split_location(location)

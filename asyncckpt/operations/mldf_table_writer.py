@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import IO, Any
 
 from asyncckpt._aio import WorkerThreads, run_shielded
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import LayoutError, NotRepresentableError
+from asyncckpt.errors import InvalidArgumentError, LayoutError, NotRepresentableError
 from asyncckpt.formats.mldf_header import HEADER_END, PAGE_BYTES, allocations, encode_allocations
 from asyncckpt.formats.mldf_schema import Field
 from asyncckpt.formats.mldf_table import TableDraft, structure_crc32_start
@@ -31,14 +32,15 @@ _MANY_SAMPLES = 256
 """Samples that `write_many` hands to the worker thread at once."""
 
 
+@checked
 @asynccontextmanager
 async def open_table_writer(
     location: Location,
     fields: Sequence[Field],
     *,
     overwrite: bool = False,
-    page_bytes: int = PAGE_BYTES,
-    part_bytes: int = PART_BYTES,
+    page_bytes: AtLeastOne = PAGE_BYTES,
+    part_bytes: AtLeastOne = PART_BYTES,
     storage_options: StorageOptions | None = None,
     cancellation: CancellationToken | None = None,
 ) -> AsyncIterator[TableWriter]:
@@ -48,7 +50,7 @@ async def open_table_writer(
     LimitExceededError for impossible fields, StorageError subclasses, ObjectExistsError without `overwrite`.
     """
     if isinstance(location, bytes | bytearray | memoryview):
-        raise TypeError("a table can't be written to bytes: use (storage, key), a URL or a path")
+        raise InvalidArgumentError("a table can't be written to bytes: use (storage, key), a URL or a path")
     draft = TableDraft(fields, page_bytes)
     async with bind(cancellation), resolve(location, storage_options) as place:
         in_order = not place.storage.capabilities.any_order

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import FormatError, TensorNotFoundError
 from asyncckpt.formats.index import Need, SourceInfo
@@ -56,6 +57,7 @@ _DECODE_ON_THE_LOOP = 16 * 1024
 T = TypeVar("T")
 
 
+@checked
 @asynccontextmanager
 async def open_table(
     location: Location,

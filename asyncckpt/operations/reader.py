@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -27,6 +28,7 @@ from asyncckpt.operations.session import (
     working_threads,
 )
 from asyncckpt.operations.slices import Index as SliceIndex
+from asyncckpt.operations.slices import normal_index
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 
@@ -114,10 +116,12 @@ class Checkpoint:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
         return None if name in self._joined else self._find(name)
 
+    @checked
     async def read(self, name: str) -> np.ndarray:
         """One tensor, verified. Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses."""
         return (await self.read_many([name]))[name]
 
+    @checked
     async def read_many(
         self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
@@ -142,14 +146,17 @@ class Checkpoint:
         plain = [self._find(name) for name in names if name not in self._joined]
         return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
 
-    async def read_slice(self, name: str, index: Sequence[SliceIndex] | SliceIndex) -> np.ndarray:
+    @checked
+    async def read_slice(self, name: str, index: SliceIndex) -> np.ndarray:
         """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
 
-        Raises as `read` does, and MismatchError for an index that does not fit the shape.
+        The index is made of integers, slices and `...`, as numpy takes them, alone or in a tuple. Raises as `read`
+        does, InvalidArgumentError, and MismatchError for an index that does not fit the shape.
         """
         if name in self._joined:
             joined = self._joined[name]
-            return joined.assemble(await self._fetcher.read(joined.stored))[_as_tuple(index)]
+            wanted = normal_index(joined.metadata.shape, index)
+            return joined.assemble(await self._fetcher.read(joined.stored))[wanted]
         return await self._fetcher.read_slice(self._find(name), index)
 
     async def read_stored(self, name: str) -> np.ndarray:
@@ -160,6 +167,7 @@ class Checkpoint:
         """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
         return await self._fetcher.read_bytes(self._find(name), start, end)
 
+    @checked
     async def read_into(self, name: str, destination: np.ndarray) -> None:
         """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
         await self.read_many([name], into={name: destination})
@@ -203,17 +211,14 @@ def _takes_bytes(array: np.ndarray) -> bool:
     return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
 
 
-def _as_tuple(index: Sequence[SliceIndex] | SliceIndex) -> tuple[SliceIndex, ...]:
-    return (index,) if isinstance(index, int | slice) else tuple(index)
-
-
+@checked
 @asynccontextmanager
 async def open_checkpoint(
     location: Location,
     *,
     format: str | ICheckpointFormat | None = None,
     verify: bool = True,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -221,8 +226,8 @@ async def open_checkpoint(
     """Open a checkpoint of any format, recognised by its bytes unless `format` names it.
 
     Its version is pinned: should the object be replaced while it is open, reads raise ObjectChangedError.
-    The token ends the whole block. Raises CheckpointNotFoundError, IncompleteCheckpointError, FormatError
-    subclasses, StorageError subclasses, OperationCancelledError.
+    The token ends the whole block. Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError,
+    FormatError subclasses, StorageError subclasses, OperationCancelledError.
     """
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)

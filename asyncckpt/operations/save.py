@@ -12,12 +12,13 @@ from asyncckpt._aio import (
     collection_paused,
     without_collection,
 )
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.metadata_json import encode_metadata
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
-from asyncckpt.model.nesting import require_shallow
 from asyncckpt.model.tree import assemble, walk_state
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
@@ -46,6 +47,7 @@ class SaveResult:
     files: tuple[str, ...]
 
 
+@checked
 async def save(
     state: Any,
     location: Location,
@@ -54,7 +56,7 @@ async def save(
     format: str | ICheckpointFormat | None = None,
     overwrite: bool = False,
     handover: bool = False,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
@@ -70,8 +72,8 @@ async def save(
     A cancel, by token, timeout or `task.cancel()`, leaves nothing behind. Once the commit has begun it runs to
     its end: a token that fires then is ignored, a `task.cancel()` is raised after it.
 
-    Raises UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError subclasses,
-    OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
+    Raises InvalidArgumentError, UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError
+    subclasses, OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
     with ProgressReporter(progress) as report, hearing_retries(report):
         with collection_paused():
@@ -110,12 +112,16 @@ async def save(
 def describe(
     metadata: CheckpointMetadata | Mapping[str, Json] | None, clock: Callable[[], datetime]
 ) -> CheckpointMetadata:
-    """A copy of the caller's metadata, with the time of the save where it has none. Raises LimitExceededError."""
-    require_shallow(metadata or {})
-    if isinstance(metadata, CheckpointMetadata):
-        described = deepcopy(metadata)
-    else:
-        described = CheckpointMetadata(custom_fields=deepcopy(dict(metadata or {})))
+    """A copy of the caller's metadata, with the time of the save where it has none.
+
+    Raises UnsupportedStateError, with its place, for a value that can't be kept.
+    """
+    if not isinstance(metadata, CheckpointMetadata):
+        metadata = CheckpointMetadata(custom_fields=dict(metadata or {}))
+    # Also before the copy: what can't be kept may not even be copied.
+    bare = tuple(replace(shard, tensors=()) for shard in metadata.shards)
+    encode_metadata(replace(metadata, shards=bare))
+    described = deepcopy(metadata)
     return described if described.timestamp is not None else replace(described, timestamp=clock())
 
 

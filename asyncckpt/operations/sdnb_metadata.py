@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from asyncckpt._aio import fan_out, run_in_thread
+from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import (
     CheckpointNotFoundError,
@@ -32,6 +33,7 @@ SMALL_FILE_BYTES = 8 * 1024 * 1024
 T = TypeVar("T")
 
 
+@checked
 async def add_metadata(
     location: Location,
     metadata: Mapping[str, str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat, content_of
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
@@ -21,10 +22,12 @@ from asyncckpt.storage.base import ICheckpointStorage
 class SingleFileSaver:
     """Gathers shards into one file of a format, on a storage."""
 
+    @checked
     def __init__(self, format: ICheckpointFormat, storage: ICheckpointStorage) -> None:
         self._format = format
         self._storage = storage
 
+    @checked
     async def save(
         self,
         prefix: str,
@@ -60,10 +63,12 @@ class SingleFileSaver:
 class SingleFileLoader:
     """Reads the shards of one file, verified."""
 
+    @checked
     def __init__(self, format: ICheckpointFormat, storage: ICheckpointStorage) -> None:
         self._format = format
         self._storage = storage
 
+    @checked
     async def load(
         self, key: str, *, cancellation: CancellationToken | None = None
     ) -> tuple[list[ShardData], CheckpointMetadata]:

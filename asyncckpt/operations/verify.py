@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -52,20 +53,21 @@ class VerifyReport:
         return not self.problems
 
 
+@checked
 async def verify(
     location: Location,
     *,
     level: Level = "full",
     format: str | ICheckpointFormat | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
 ) -> VerifyReport:
     """Check a checkpoint and report all that is wrong with it. `level="header"` reads no tensor.
 
-    Damage is in the report, not raised. Raises CheckpointNotFoundError, UnknownFormatError for what is no
-    checkpoint, StorageError subclasses, OperationCancelledError.
+    Damage is in the report, not raised. Raises InvalidArgumentError, CheckpointNotFoundError, UnknownFormatError for
+    what is no checkpoint, StorageError subclasses, OperationCancelledError.
     """
     findings = _Findings()
     try:

@@ -10,6 +10,7 @@ from os import PathLike, fspath
 from typing import Any
 from urllib.parse import unquote
 
+from asyncckpt.arguments import checked
 from asyncckpt.errors import InvalidKeyError, UnsupportedOperationError
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.keys import validate_key
@@ -26,6 +27,7 @@ _S3 = frozenset({"s3", "s3a"})
 _GCS = frozenset({"gs", "gcs"})
 
 
+@checked
 def open_storage(url: Location, *, storage_options: Mapping[str, Any] | None = None) -> ICheckpointStorage:
     """The storage whose root is `url`: use it as `async with open_storage(url) as storage`.
 

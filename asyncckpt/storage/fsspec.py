@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncckpt._aio import run_shielded
-from asyncckpt.errors import ObjectNotFoundError
+from asyncckpt.arguments import checked
+from asyncckpt.errors import InvalidArgumentError, ObjectNotFoundError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -32,6 +33,9 @@ from asyncckpt.storage.spool import Packed
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+else:
+    # Annotations are read at run time, and importing fsspec takes its time.
+    AbstractFileSystem = Any
 
 _PAGE = 1000
 _INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
@@ -45,6 +49,7 @@ class FsspecStorage(ICheckpointStorage):
     UnsupportedOperationError for an unknown scheme, MissingExtraError when its driver is not installed.
     """
 
+    @checked
     def __init__(
         self,
         url: str | None = None,
@@ -55,7 +60,7 @@ class FsspecStorage(ICheckpointStorage):
         retry: RetryPolicy | None = None,
     ) -> None:
         if (url is None) == (filesystem is None):
-            raise ValueError("an fsspec storage takes a url or a filesystem, one of the two")
+            raise InvalidArgumentError("an fsspec storage takes a url or a filesystem, one of the two")
         self._policy = retry or RetryPolicy()
         self._options = dict(storage_options or {})
         self._url = url or ""

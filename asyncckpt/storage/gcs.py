@@ -16,7 +16,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import (
+    InvalidArgumentError,
     MissingExtraError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -47,19 +49,20 @@ class GcsStorage(ICheckpointStorage):
 
     capabilities = Capabilities(any_order=False, remote=True)
 
+    @checked
     def __init__(
         self,
         bucket: str,
         prefix: str = "",
         *,
         storage_options: Mapping[str, Any] | None = None,
-        part_bytes: int | None = None,
+        part_bytes: AtLeastOne | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         if importlib.util.find_spec("gcsfs") is None:
             raise MissingExtraError("gs:// needs gcsfs: pip install 'asyncckpt[gcs]'")
         if not bucket:
-            raise ValueError("a GCS storage needs the name of a bucket")
+            raise InvalidArgumentError("a GCS storage needs the name of a bucket")
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = GcsClient(bucket, storage_options or {})

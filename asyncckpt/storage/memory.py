@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from asyncckpt._aio import run_in_thread
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
@@ -35,8 +36,9 @@ class MemoryStorage(ICheckpointStorage):
 
     capabilities = Capabilities(server_copy=True)
 
+    @checked
     def __init__(
-        self, *, part_bytes: int = DEFAULT_PART_BYTES, clock: Callable[[], datetime] = _utc_now
+        self, *, part_bytes: AtLeastOne = DEFAULT_PART_BYTES, clock: Callable[[], datetime] = _utc_now
     ) -> None:
         self._part_bytes = part_bytes
         self._objects: dict[str, _Stored] = {}

@@ -12,12 +12,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from asyncckpt._aio import StartingUnlisted
-from asyncckpt.errors import StorageTimeoutError, UnavailableError
+from asyncckpt.arguments import AtLeastOne, Between, check_fields
+from asyncckpt.errors import InvalidArgumentError, StorageTimeoutError, UnavailableError
 
 T = TypeVar("T")
+Seconds = Annotated[float, Between(0)]
 
 RETRYABLE: tuple[type[Exception], ...] = (UnavailableError, StorageTimeoutError)
 """The errors that another attempt may cure."""
@@ -36,22 +38,21 @@ class RetryPolicy:
     random. Attempts end when `budget` is used up; each may take `attempt_timeout`, plus the time for its bytes.
     """
 
-    attempts: int = 5
-    base_delay: float = 0.1
-    max_delay: float = 5.0
-    jitter: float = 0.5
-    budget: float = 50.0
-    attempt_timeout: float = 30.0
-    breaker_failures: int = 32
-    breaker_cooldown: float = 10.0
+    attempts: AtLeastOne = 5
+    base_delay: Seconds = 0.1
+    max_delay: Seconds = 5.0
+    jitter: Annotated[float, Between(0, 1)] = 0.5
+    budget: Seconds = 50.0
+    attempt_timeout: Seconds = 30.0
+    breaker_failures: AtLeastOne = 32
+    breaker_cooldown: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"a retry policy needs at least 1 attempt, got {self.attempts}")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is a share between 0 and 1, got {self.jitter}")
-        if min(self.base_delay, self.max_delay) < 0 or min(self.budget, self.attempt_timeout) <= 0:
-            raise ValueError("the delays of a retry policy can't be negative, and its times must be positive")
+        check_fields(self)
+        if min(self.budget, self.attempt_timeout) <= 0:
+            raise InvalidArgumentError(
+                "the times of a retry policy, budget and attempt_timeout, must be above 0"
+            )
 
     def delay(self, attempt: int, share: float) -> float:
         """The pause after failed attempt `attempt` (from 1), with `share` of the jitter, 0 to 1, taken."""

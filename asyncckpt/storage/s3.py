@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
@@ -45,18 +46,17 @@ class S3Storage(ICheckpointStorage):
 
     capabilities = Capabilities(server_copy=True, remote=True)
 
+    @checked
     def __init__(
         self,
         bucket: str,
         prefix: str = "",
         *,
         storage_options: Mapping[str, Any] | None = None,
-        part_bytes: int | None = None,
-        concurrency: int = 4,
+        part_bytes: AtLeastOne | None = None,
+        concurrency: AtLeastOne = 4,
         retry: RetryPolicy | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         prefix = prefix.strip("/")
         self._root = f"{validate_key(prefix)}/" if prefix else ""
         self._bucket = bucket

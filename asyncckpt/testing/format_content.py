@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from dataclasses import replace
+from datetime import timedelta, timezone
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -105,6 +109,51 @@ class ContentContract(FormatFiles):
         assert (found.timestamp, found.world_size, found.training) == (CLOCK, 4, metadata.training)
         assert {k: found.custom_fields[k] for k in metadata.custom_fields} == metadata.custom_fields
 
+    async def test_metadata_keeps_what_json_has_no_word_for(self) -> None:
+        storage = MemoryStorage()
+        odd = {
+            "loss": math.nan,
+            "bounds": [-math.inf, {"deep": math.inf}],
+            "scalars": [
+                np.float32(0.1),
+                np.int64(7),
+                np.bool_(True),
+                np.float64("nan"),
+                ml_dtypes.bfloat16(1.5),
+            ],
+            "betas": (0.9, (0.999, None)),
+            "when": np.datetime64("2026-01-02T03:04:05"),
+            "raw": b"\x00\xff",
+            "by rank": {0: "a", 1: OrderedDict(x=1)},
+            "huge": 1 << 20_000,
+            "phase": 1 - 2j,
+            "no node": {"g": "float32:00000000", "f": "7ff8000000000000"},
+        }
+        zone = timezone(timedelta(hours=5, minutes=30))
+        metadata = CheckpointMetadata(
+            timestamp=CLOCK.astimezone(zone),
+            training=TrainingMetadata(learning_rate=math.inf, optimizer_state=odd, extra={"best": math.nan}),
+            custom_fields=odd,
+            extra={"later": (1, np.int8(2))},
+        )
+        key = await self.save(self.small_state(), storage, metadata=metadata)
+        async with asyncckpt.open_checkpoint((storage, key), format=self.reading_format()) as checkpoint:
+            found = checkpoint.metadata
+        assert found.timestamp is not None
+        assert found.timestamp.isoformat() == CLOCK.astimezone(zone).isoformat()
+        assert found.training is not None
+        assert_identical({name: found.custom_fields[name] for name in odd}, odd)
+        assert_identical(found.training.optimizer_state, odd)
+        assert_identical([found.training.learning_rate, found.training.extra["best"]], [math.inf, math.nan])
+        assert_identical(found.extra["later"], (1, np.int8(2)))
+
+    async def test_metadata_that_cannot_be_kept_is_refused_with_its_place(self) -> None:
+        storage = MemoryStorage()
+        metadata = CheckpointMetadata(custom_fields={"runs": [{"lr": 1.0}, {"lr": object()}]})
+        with pytest.raises(asyncckpt.UnsupportedStateError, match=r"custom_fields\['runs'\]\[1\]\['lr'\]"):
+            await self.save(self.small_state(), storage, metadata=metadata)
+        assert [info.key async for info in storage.list()] == []
+
     async def test_one_tensor_and_a_slice(self) -> None:
         storage = MemoryStorage()
         state = self.large_state()
@@ -142,6 +191,9 @@ class ContentContract(FormatFiles):
             assert np.array_equal(
                 await checkpoint.read_slice("w", (slice(1, 4), slice(2, 5))), whole[1:4, 2:5]
             )
+            assert np.array_equal(await checkpoint.read_slice("w", (..., -1)), whole[..., -1])
+            with pytest.raises(asyncckpt.MismatchError, match="index 9 is outside a dimension of 4"):
+                await checkpoint.read_slice("w", 9)
 
     async def _leader(self, storage: MemoryStorage, fallback: str) -> str:
         """The file that opens the set: the one with the format's extension, as `save` would report it."""

@@ -25,7 +25,10 @@ class Result:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        def refuse(name: str) -> Any:
+            raise ValueError(f"{name} is not JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
 
 
 Run = Callable[..., Result]

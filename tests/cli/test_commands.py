@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,22 @@ def test_diff(run: Run, checkpoint: Path, tmp_path: Path) -> None:
 def test_diff_json(run: Run, checkpoint: Path) -> None:
     result = run("diff", checkpoint, checkpoint, "--json")
     assert (result.code, result.json["same"], result.json["unchanged"]) == (0, True, 2)
+
+
+def test_json_is_strict_whatever_the_numbers(run: Run, tmp_path: Path) -> None:
+    """`run(...).json` refuses NaN and infinities as literals."""
+    metadata = {"loss": math.nan, "limit": -math.inf, "scalar": np.float32(0.5), "pair": (1, np.inf)}
+    for name, number in (("a", math.nan), ("b", 1.0), ("c", math.inf)):
+        asyncckpt.blocking.save({"w": np.array([number]), "x": number}, tmp_path / name, metadata=metadata)
+    shown = run("inspect", tmp_path / "a", "--json").json["metadata"]["customFields"]
+    assert shown == {"loss": "NaN", "limit": "-Infinity", "scalar": 0.5, "pair": [1, "Infinity"]}
+    [change] = run("diff", tmp_path / "a", tmp_path / "b", "--values", "--json").json["changed"]
+    assert (change["largest"], change["mean"]) == ("NaN", "NaN")
+    [change] = run("diff", tmp_path / "b", tmp_path / "c", "--values", "--json").json["changed"]
+    assert change["largest"] == "Infinity"
+    assert run("verify", tmp_path / "c", "--json").json["ok"]
+    assert run("convert", tmp_path / "c", tmp_path / "d.safetensors", "--json").json["tensors"] == 1
+    assert run("inspect", tmp_path / "d.safetensors", "--json").json["metadata"]["customFields"] == shown
 
 
 # --- convert ----------------------------------------------------------------------------------------------------

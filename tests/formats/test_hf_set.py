@@ -14,6 +14,7 @@ from asyncckpt.errors import (
     ChecksumMismatchError,
     FormatError,
     IncompleteCheckpointError,
+    InvalidArgumentError,
     LayoutError,
     LimitExceededError,
     NotRepresentableError,
@@ -207,6 +208,13 @@ def test_hostile_side_files_are_refused(side: str) -> None:
         HuggingFaceSetFormat(side_files={side: b""})
 
 
+def test_a_side_file_of_text_is_refused() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"side file 'config.json' must be bytes, not str: .* \.encode\(\)"
+    ):
+        HuggingFaceSetFormat(side_files={"config.json": "{}"})  # type: ignore[dict-item]
+
+
 def test_a_side_file_can_t_replace_a_file_of_the_set() -> None:
     side = HuggingFaceSetFormat(max_file_bytes=12, side_files={NAMES[0]: b""})
     with pytest.raises(LayoutError, match="name of another file"):
@@ -216,7 +224,7 @@ def test_a_side_file_can_t_replace_a_file_of_the_set() -> None:
 def test_what_can_t_be_stored_is_refused() -> None:
     with pytest.raises(NotRepresentableError):
         state_files.encode_files(FORMAT, {"a": np.zeros(1, np.complex128)})
-    with pytest.raises(LayoutError, match="max_file_bytes is 0"):
+    with pytest.raises(InvalidArgumentError, match="max_file_bytes must be an int of at least 1, not 0"):
         HuggingFaceSetFormat(max_file_bytes=0)
     with pytest.raises(LayoutError, match="asyncckpt's own"):
         state_files.encode_files(FORMAT, STATE, CheckpointMetadata(custom_fields={"asyncckpt": 1}))

@@ -18,6 +18,7 @@ from asyncckpt.errors import (
     DataAbsentError,
     FormatError,
     IncompleteCheckpointError,
+    InvalidArgumentError,
     LayoutError,
     LimitExceededError,
     NotRepresentableError,
@@ -616,5 +617,5 @@ def test_a_damaged_tensor_is_named() -> None:
 
 @pytest.mark.parametrize("options", [{"shards": 0}, {"shard_limit_bytes": 0}])
 def test_options_that_make_no_sense(options: dict[str, int]) -> None:
-    with pytest.raises(LayoutError, match="at least 1 is needed"):
+    with pytest.raises(InvalidArgumentError, match="must be an int of at least 1"):
         SdnbFormat(**options)  # type: ignore[arg-type]

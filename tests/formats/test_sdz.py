@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from asyncckpt.errors import ChecksumMismatchError, LayoutError, LimitExceededError, NotRepresentableError
+from asyncckpt.errors import (
+    ChecksumMismatchError,
+    InvalidArgumentError,
+    LayoutError,
+    LimitExceededError,
+    NotRepresentableError,
+)
 from asyncckpt.formats.index import Index, Need, SourceInfo
 from asyncckpt.formats.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.render import digest_content, render
@@ -222,7 +228,7 @@ def test_updater_state_inside() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(NotRepresentableError, match="'c' is complex64, which sdz can't store"):
         encode({"c": np.zeros(2, "c8")})
-    with pytest.raises(LayoutError, match="level is 10"):
+    with pytest.raises(InvalidArgumentError, match="level must be an int from 0 to 9, not 10"):
         SdzFormat(level=10)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asyncckpt.errors import LayoutError, UnsupportedStateError
-from asyncckpt.model.dtype import array_from, as_bytes_view, dtype_name
+from asyncckpt.model.dtype import DTYPE_NAMES, array_from, as_bytes_view, dtype_name
 from asyncckpt.model.into import tensors_into
 from asyncckpt.model.leaves_torch import TorchLeaf
 from asyncckpt.model.structure import rebuild
@@ -131,10 +131,53 @@ def test_the_state_of_an_optimizer(name: str) -> None:
     optimizer.load_state_dict(restored)
 
 
-def test_parameters_come_back_as_tensors() -> None:
-    restored = round_trip({"p": torch.nn.Parameter(torch.ones(2))})
-    assert type(restored["p"]) is torch.Tensor
-    assert not restored["p"].requires_grad
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+def test_parameters_and_gradients_come_back_as_they_were(dtype: str) -> None:
+    plain = torch.ones(2, dtype=getattr(torch, dtype))
+    state = {
+        "parameter": torch.nn.Parameter(plain.clone()),
+        "frozen": torch.nn.Parameter(plain.clone(), requires_grad=False),
+        "grad": plain.clone().requires_grad_(),
+        "plain": plain,
+        "counter": torch.nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False),
+    }
+    restored = round_trip(state)
+    for name, tensor in state.items():
+        assert type(restored[name]) is type(tensor), name
+        assert restored[name].requires_grad == tensor.requires_grad, name
+        assert torch.equal(restored[name].detach(), tensor.detach()), name
+        assert restored[name].is_leaf, name
+    flat = flatten(state)
+    arrays = rebuild(flat.structure, flat.tensors, leaves="numpy")
+    assert {type(array) for array in arrays.values()} == {np.ndarray}
+
+
+def test_a_result_of_a_computation_comes_back_as_a_leaf() -> None:
+    restored = round_trip({"y": torch.ones(2, requires_grad=True) * 2})
+    assert restored["y"].requires_grad
+    assert restored["y"].is_leaf
+
+
+def test_a_parameter_and_its_data_are_one_tensor_and_share_memory_again() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    state = {"parameter": parameter, "data": parameter.detach(), "again": parameter}
+    assert list(flatten(state).tensors) == ["parameter"]
+    restored = round_trip(state)
+    assert restored["again"] is restored["parameter"]
+    assert type(restored["data"]) is torch.Tensor
+    assert restored["data"].data_ptr() == restored["parameter"].data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["torch.grad", "torch.parameter"])
+def test_a_file_that_claims_a_gradient_of_integers(kind: str) -> None:
+    with pytest.raises(
+        LayoutError, match=r"tensor 'w': a torch tensor of dtype torch.int64 can't have a gradient"
+    ):
+        rebuild({"t": "w", "k": kind}, {"w": np.ones(2, np.int64)})
+
+
+def test_a_file_from_before_parameters_had_a_kind() -> None:
+    assert type(rebuild({"t": "w", "k": "torch"}, {"w": np.ones(2)})) is torch.Tensor
 
 
 def test_views_that_differ_are_not_tied() -> None:
@@ -159,6 +202,15 @@ def test_a_file_that_claims_an_impossible_tensor(name: str) -> None:
         rebuild({"t": "w", "k": "torch"}, {"w": array_from(bytes(size), name, (1,))})
 
 
+@pytest.mark.filterwarnings("ignore:.*support is experimental")
+@pytest.mark.parametrize("name", ["complex32", "bcomplex32"])
+def test_complex_numbers_of_half_width(name: str) -> None:
+    if not hasattr(torch, name) or name not in DTYPE_NAMES:
+        pytest.skip(f"this torch or this ml_dtypes has no {name}")
+    tensor = torch.arange(6, dtype=torch.int32).view(getattr(torch, name)).reshape(2, 3)
+    assert same(round_trip({"w": tensor})["w"], tensor)
+
+
 class Fancy(torch.Tensor):
     """What libraries make of tensors."""
 
@@ -171,7 +223,17 @@ REFUSED = {
     "torch.Size is a subclass of tuple": lambda: torch.ones(2).shape,
     "type torch.device": lambda: torch.device("cpu"),
     "Linear": lambda: torch.nn.Linear(1, 1),
+    "zeros without memory: .clone() it": lambda: torch._efficientzerotensor(3),
+    "storage has 0 bytes of 16: it was freed": lambda: freed(0),
+    "storage has 8 bytes of 16: it was freed": lambda: freed(8),
 }
+
+
+def freed(left: int) -> Any:
+    """A tensor whose storage was taken away, as sharding frameworks do between two steps."""
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(left)
+    return tensor
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -180,6 +242,27 @@ def test_what_is_refused_says_where_and_what_to_do(reason: str) -> None:
         flatten({"a": [REFUSED[reason]()]})
     assert str(caught.value).startswith("state['a'][0]: ")
     assert reason in str(caught.value)
+
+
+def test_tensors_of_a_transformation_are_refused_in_one_line() -> None:
+    seen = []
+
+    def look(tensor: Any) -> Any:
+        with pytest.raises(
+            UnsupportedStateError, match=r"state\['w'\]: the tensor can't give its memory"
+        ) as caught:
+            flatten({"w": tensor})
+        seen.append(str(caught.value))
+        return tensor
+
+    torch.func.vmap(look)(torch.ones(2, 2))
+    torch.func.grad(lambda tensor: look(tensor).sum())(torch.ones(2))
+    assert len(seen) == 2
+    assert not any("\n" in line for line in seen)
+
+
+def test_views_that_repeat_their_memory_are_stored_whole() -> None:
+    assert round_trip({"w": torch.arange(2.0).expand(3, 2)})["w"].tolist() == [[0, 1]] * 3
 
 
 def test_loading_into_tensors() -> None:

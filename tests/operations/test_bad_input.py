@@ -167,7 +167,7 @@ async def test_a_folder_instead_of_a_file(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "kind", "says"),
     [
-        (17, TypeError, "a location is a URL, a path, (storage, key) or bytes, not int"),
+        (17, TypeError, "must be a URL, a path, (storage, key) or bytes, not int"),
         (None, TypeError, "not NoneType"),
         (("storage", "key"), TypeError, "a location pair is (storage, key), not (str, …)"),
         ("", asyncckpt.InvalidKeyError, "got an empty one"),

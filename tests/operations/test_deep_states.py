@@ -10,7 +10,7 @@ import pytest
 
 import asyncckpt
 from asyncckpt.cli import main
-from asyncckpt.errors import LayoutError, LimitExceededError, UnsupportedStateError
+from asyncckpt.errors import LayoutError, UnsupportedStateError
 from asyncckpt.formats.mlcp import MlcpFormat
 from asyncckpt.formats.plan import Content
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TrainingMetadata
@@ -75,10 +75,10 @@ async def test_deeper_metadata_is_not_saved(tmp_path: Path, levels: int, contain
     deep = nested(levels - 1, container, {})
     described = CheckpointMetadata(training=TrainingMetadata(optimizer_state={"a": deep}))
     for metadata in ({"a": deep}, described):
-        with pytest.raises(LimitExceededError, match="the metadata is nested deeper than 200 levels"):
+        with pytest.raises(UnsupportedStateError, match="nested deeper than 200 levels"):
             await asyncckpt.save({}, tmp_path / "a.checkpoint", metadata=metadata)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(LimitExceededError, match="the metadata is nested deeper than 200 levels"):
+    with pytest.raises(UnsupportedStateError, match="nested deeper than 200 levels"):
         await MlcpFormat().serialize([ShardData.from_arrays(ARRAYS)], described)
 
 
@@ -110,13 +110,19 @@ async def test_a_file_with_a_deeper_tree_is_refused_by_whatever_needs_the_tree(
 @pytest.mark.parametrize(
     "target", ["b.checkpoint", "b.gptrschk", "b.mldf", "b.safetensors", "b.mgb", "b.sdnb"]
 )
-async def test_a_file_with_deeper_metadata_is_not_converted(tmp_path: Path, target: str) -> None:
+async def test_a_file_with_deeper_metadata_is_not_converted(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can be read; whether it could be written depended on the stack that was left."""
     path = tmp_path / "a.checkpoint"
     shard = ShardData.from_arrays(ARRAYS)
-    metadata = CheckpointMetadata(custom_fields={"x": nested(700, "list", 1)})
-    path.write_bytes(encode_content(MlcpFormat(), Content(shard.tensor_info, (2,), metadata), shard.views))
+    metadata = CheckpointMetadata(custom_fields={"x": nested(MAX_DEPTH + 50, "list", 1)})
+    with monkeypatch.context() as lax:
+        lax.setattr("asyncckpt.model.beyond_json.MAX_DEPTH", 1000)
+        path.write_bytes(
+            encode_content(MlcpFormat(), Content(shard.tensor_info, (2,), metadata), shard.views)
+        )
     assert (await asyncckpt.load(path))["w"].tolist() == [1.0, 1.0]
-    with pytest.raises(LimitExceededError, match="the metadata is nested deeper than 200 levels"):
+    with pytest.raises(UnsupportedStateError, match="nested deeper than 200 levels"):
         await asyncckpt.convert(path, tmp_path / target, allow_loss=True)
     assert list(tmp_path.iterdir()) == [path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
+from asyncckpt import CheckpointMetadata, TrainingMetadata
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import DiffReport, diff
 from asyncckpt.storage.memory import MemoryStorage
@@ -198,6 +200,17 @@ async def test_metadata() -> None:
     )
     assert not report.same
     assert report.changed == ()
+
+
+async def test_metadata_is_compared_to_the_bit() -> None:
+    storage = MemoryStorage()
+    training = TrainingMetadata(learning_rate=math.nan, optimizer_state={"best": math.nan})
+    for key, note in (("a", (1, 2)), ("b", (1, 2)), ("c", [1, 2])):
+        metadata = CheckpointMetadata(training=training, custom_fields={"loss": math.nan, "note": note})
+        await asyncckpt.save({"w": np.zeros(1)}, (storage, key), metadata=metadata)
+    assert (await diff((storage, "a"), (storage, "b"))).same
+    report = await diff((storage, "a"), (storage, "c"))
+    assert report.metadata == ("custom_fields.note: (1, 2) -> [1, 2]",)
 
 
 async def test_when_it_was_saved_is_no_difference() -> None:

@@ -163,3 +163,40 @@ async def test_a_link_that_the_caller_names_is_read(tmp_path: Path) -> None:
     assert_identical(await asyncckpt.load(link), {"w": np.arange(3)})
     with pytest.raises(asyncckpt.InvalidKeyError):
         await asyncckpt.load((asyncckpt.LocalStorage(tmp_path), "model.checkpoint"))
+
+
+# --- the table of docs/getting-started.md: what goes in, what comes back ------------------------------------------
+
+
+async def test_values_that_come_back_in_other_clothes(tmp_path: Path) -> None:
+    base = np.arange(6.0).reshape(2, 3)
+    frozen = base.copy()
+    frozen.setflags(write=False)
+    mapped = np.memmap(tmp_path / "mapped", np.float64, "w+", shape=(2, 3))
+    mapped[:] = base
+    state = {
+        "fortran": np.asfortranarray(base),
+        "strided": np.arange(12.0).reshape(2, 6)[:, ::2],
+        "big-endian": base.astype(">f8"),
+        "read-only": frozen,
+        "mapped": mapped,
+        "repeated": np.broadcast_to(np.arange(3.0), (2, 3)),
+    }
+    await asyncckpt.save(state, tmp_path / "a.checkpoint")
+    loaded = await asyncckpt.load(tmp_path / "a.checkpoint")
+    for name, array in state.items():
+        found = loaded[name]
+        assert type(found) is np.ndarray, name
+        assert np.array_equal(found, array), name
+        assert found.dtype == np.dtype("<f8"), name
+        assert found.flags.c_contiguous, name
+        assert found.flags.writeable, name
+
+
+async def test_views_that_overlap_share_nothing_and_the_same_array_is_one() -> None:
+    array = np.arange(4.0)
+    storage = MemoryStorage()
+    await asyncckpt.save({"w": array, "again": array, "part": array[:2]}, (storage, "x"))
+    loaded = await asyncckpt.load((storage, "x"))
+    assert loaded["w"] is loaded["again"]
+    assert not np.shares_memory(loaded["w"], loaded["part"])

@@ -23,21 +23,28 @@ SHAPES = [(), (0,), (7,), (5, 0, 3), (6, 5), (4, 3, 5), (2, 3, 2, 3)]
 
 
 @st.composite
-def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """Anything numpy takes as basic index of that shape: integers and slices of any step, or fewer of them."""
-    parts: list[Any] = []
-    for size in shape[: draw(st.integers(0, len(shape)))]:
-        bound = st.none() | st.integers(-size - 2, size + 2)
-        step = st.none() | st.integers(-3, 3).filter(bool)
-        choice = st.builds(slice, bound, bound, step)
-        parts.append(draw(choice | st.integers(-size, size - 1) if size else choice))
-    return tuple(parts)
+def indices(draw: st.DrawFn, shape: tuple[int, ...], *, ellipsis: bool = True) -> tuple[Any, ...]:
+    """Anything numpy takes as basic index of that shape: integers and slices of any step, '...', or fewer of them."""
+    first = draw(st.integers(0, len(shape)))
+    parts = [draw(_part(size)) for size in shape[:first]]
+    if not ellipsis or not draw(st.booleans()):
+        return tuple(parts)
+    last = draw(st.integers(0, len(shape) - first))
+    return (*parts, ..., *[draw(_part(size)) for size in shape[len(shape) - last :]])
+
+
+def _part(size: int) -> st.SearchStrategy[Any]:
+    bound = st.none() | st.integers(-size - 2, size + 2)
+    step = st.none() | st.integers(-3, 3).filter(bool)
+    choice = st.builds(slice, bound, bound, step)
+    integers = st.integers(-size, size - 1)
+    return choice | integers | integers.map(np.int64) if size else choice
 
 
 @st.composite
-def shapes_and_indices(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def shapes_and_indices(draw: st.DrawFn, *, ellipsis: bool = True) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     shape = draw(st.sampled_from(SHAPES) | st.lists(st.integers(0, 5), max_size=4).map(tuple))
-    return shape, draw(indices(shape))
+    return shape, draw(indices(shape, ellipsis=ellipsis))
 
 
 def numbered(shape: tuple[int, ...]) -> np.ndarray:
@@ -70,7 +77,7 @@ def test_the_runs_hold_every_selected_item(
     assert starts == sorted(set(starts))
 
 
-@given(case=shapes_and_indices())
+@given(case=shapes_and_indices(ellipsis=False))
 def test_a_box_is_read_without_a_byte_too_many(case: tuple[tuple[int, ...], tuple[Any, ...]]) -> None:
     shape, index = case
     plain = tuple(
@@ -89,11 +96,20 @@ def test_a_box_is_read_without_a_byte_too_many(case: tuple[tuple[int, ...], tupl
         ((2, 3), (0, -4), "index -4 is outside a dimension of 3"),
         ((0,), (0,), "index 0 is outside a dimension of 0"),
         ((), (0,), "1 indices for a tensor of rank 0"),
+        ((2, 3), (0, ..., 0, 0), "3 indices for a tensor of rank 2"),
+        ((2, 3), (..., 0, ...), "only one '...'"),
+        ((2, 3), (None, 0), "not of NoneType: read the tensor and index it"),
+        ((2, 3), (True,), "not of bool"),
+        ((2, 3), ([0, 1],), "not of list"),
+        ((2, 3), (np.array([True, False]),), "not of ndarray"),
+        ((2, 3), (1.0,), "not of float"),
+        ((2, 3), ("0",), "not of str"),
+        ((2, 3), (slice(0, 1.5),), "no slice of a dimension"),
+        ((2, 3), (slice(None, None, 0),), "no slice of a dimension"),
     ],
+    ids=str,
 )
-def test_an_index_that_does_not_fit_is_refused(
-    shape: tuple[int, ...], index: tuple[int, ...], message: str
-) -> None:
+def test_an_index_that_does_not_fit_is_refused(shape: tuple[int, ...], index: Any, message: str) -> None:
     with pytest.raises(asyncckpt.MismatchError, match=message):
         select(shape, 4, index)
 
@@ -194,5 +210,17 @@ async def test_a_single_index_or_slice_needs_no_tuple() -> None:
     async with asyncckpt.open_checkpoint((storage, "x")) as checkpoint:
         assert np.array_equal(await checkpoint.read_slice("w", 2), numbered((4, 3))[2])
         assert np.array_equal(await checkpoint.read_slice("w", slice(1, 2)), numbered((4, 3))[1:2])
+        whole = await checkpoint.read_slice("w", ...)
+        assert np.array_equal(whole, numbered((4, 3)))
+        assert np.array_equal(await checkpoint.read_slice("w", (..., 1)), numbered((4, 3))[..., 1])
+        assert (await checkpoint.read_slice("w", (1, ..., 2))).shape == ()
+        wrong: Any
+        for wrong in ([0, 1], None, "0", 1.5, np.array([0]), {0}):
+            with pytest.raises(
+                asyncckpt.InvalidArgumentError, match=r"^index must be integers, slices and '...'"
+            ):
+                await checkpoint.read_slice("w", wrong)
+        with pytest.raises(asyncckpt.InvalidArgumentError, match=r"^name must be a str, not int$"):
+            await checkpoint.read(5)  # type: ignore[arg-type]
         with pytest.raises(asyncckpt.TensorNotFoundError, match="no tensor 'v'"):
             await checkpoint.read_slice("v", 0)

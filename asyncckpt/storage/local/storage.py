@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
+from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import StorageError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
@@ -49,18 +50,17 @@ class LocalStorage(ICheckpointStorage):
 
     capabilities = Capabilities(server_copy=True)
 
+    @checked
     def __init__(
         self,
         root: str | PathLike[str],
         *,
-        part_bytes: int = DEFAULT_PART_BYTES,
-        concurrency: int = DEFAULT_CONCURRENCY,
+        part_bytes: AtLeastOne = DEFAULT_PART_BYTES,
+        concurrency: AtLeastOne = DEFAULT_CONCURRENCY,
         follow_links: bool = False,
         clock: Callable[[], int] = time.time_ns,
         new_token: Callable[[], str] = new_write_id,
     ) -> None:
-        if part_bytes < 1 or concurrency < 1:
-            raise ValueError(f"part_bytes={part_bytes} and concurrency={concurrency} must be at least 1")
         self._root = Path(root)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
