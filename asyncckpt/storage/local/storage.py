@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
-from asyncckpt.errors import StorageError
+from asyncckpt.errors import InvalidKeyError, StorageError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -60,7 +61,7 @@ class LocalStorage(ICheckpointStorage):
     ) -> None:
         if part_bytes < 1 or concurrency < 1:
             raise ValueError(f"part_bytes={part_bytes} and concurrency={concurrency} must be at least 1")
-        self._root = Path(root)
+        self._root = _path(root)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
         self._follow_links = follow_links
@@ -143,6 +144,18 @@ class LocalStorage(ICheckpointStorage):
 
     async def _delete(self, key: str) -> None:
         await run_in_thread(delete_object, await self._absolute_root(), key)
+
+
+def _path(root: str | PathLike[str]) -> Path:
+    """Raises InvalidKeyError for what the operating system would not take as the name of any folder."""
+    path = Path(root)
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidKeyError(f"invalid folder {str(path)!r}: it can't be encoded") from None
+    if b"\0" in encoded:
+        raise InvalidKeyError(f"invalid folder {str(path)!r}: it has a NUL byte")
+    return path
 
 
 def _put_whole(
