@@ -7,6 +7,7 @@ file, because files that fsspec opens for writing appear half-written when somet
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class FsspecStorage(ICheckpointStorage):
         self._url = url or ""
         self._root = root
         self._starting = asyncio.Lock()
+        self._process = os.getpid()
         self._driver: Driver | None = None
         self._folder: Folder | None = None
         self._kind: type | None = None
@@ -70,6 +72,9 @@ class FsspecStorage(ICheckpointStorage):
         else:
             self._kind = class_of(self._url)
             self._label = repr(_without_secrets(self._url))
+        self.one_loop = (
+            self._driver.on_loop if self._driver else bool(getattr(self._kind, "async_impl", False))
+        )
         self.capabilities = _capabilities(self._traits())
 
     def __repr__(self) -> str:
@@ -86,6 +91,7 @@ class FsspecStorage(ICheckpointStorage):
         return self._folder
 
     async def _open(self) -> tuple[Driver, Folder]:
+        self._renew_after_fork()
         async with self._starting:
             if self._driver is None or self._folder is None:
                 with filesystem_errors(f"opening {self!r}"):
@@ -93,6 +99,15 @@ class FsspecStorage(ICheckpointStorage):
                 root = f"{path.rstrip('/')}/{self._root}" if self._root else path
                 return driver, self._adopt(driver, root)
             return self._driver, self._folder
+
+    def _renew_after_fork(self) -> None:
+        """In the child another driver is made: two processes can't share a connection."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._starting = asyncio.Lock()
+        if self._driver is not None and self._driver.owned:
+            self._driver = self._folder = None
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -182,7 +197,7 @@ class FsspecStorage(ICheckpointStorage):
         for start in range(0, len(found), _PAGE):
             yield found[start : start + _PAGE]
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         driver = self._driver
         if driver is not None:
             await driver.aclose()

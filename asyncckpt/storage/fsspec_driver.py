@@ -69,12 +69,12 @@ class Driver:
         base = getattr(self.filesystem, "fs", None)  # fsspec's DirFileSystem adds a folder to another one
         self.traits = traits_of(type(self.filesystem if base is None else base))
         self.threads = WorkerThreads(self.traits.threads, name="fsspec")
-        self._on_loop = bool(self.filesystem.async_impl and self.filesystem.asynchronous)
-        self._owned = owned
+        self.on_loop = bool(self.filesystem.async_impl and self.filesystem.asynchronous)
+        self.owned = owned
 
     async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the filesystem; a thread is over before a cancel is seen."""
-        if self._on_loop:
+        if self.on_loop:
             return await getattr(self.filesystem, f"_{name}")(*args, **kwargs)
         return await self.threads.run(partial(getattr(self.filesystem, name), *args, **kwargs))
 
@@ -90,7 +90,7 @@ class Driver:
 
     async def aclose(self) -> None:
         await self.threads.close()
-        if not (self._owned and self._on_loop):
+        if not (self.owned and self.on_loop):
             return
         for name in ("_s3", "_session"):
             close = getattr(getattr(self.filesystem, name, None), "close", None)

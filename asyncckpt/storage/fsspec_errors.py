@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,12 @@ _BY_TYPE: tuple[tuple[type[Exception], type[StorageError], str], ...] = (
     (PermissionError, AccessDeniedError, "permission denied; check the credentials and their permissions"),
     (TimeoutError, StorageTimeoutError, "no answer in time; try later"),
     (asyncio.TimeoutError, StorageTimeoutError, "no answer in time; try later"),
+    (
+        ConnectionRefusedError,
+        UnavailableError,
+        "the connection was refused; check the address, or try later",
+    ),
+    (socket.gaierror, UnavailableError, "the host's name can't be resolved; check the address"),
     (ConnectionError, UnavailableError, "the connection broke; try later"),
 )
 _BY_ERRNO: dict[int, type[StorageError]] = {
@@ -83,15 +90,31 @@ def translated(error: Exception, what: str) -> StorageError:
     status = http_status(error)
     if status is not None and status >= 400:
         return error_for_status(status, what)
+    beneath = _beneath(error)
+    if beneath is not None:
+        return translated(beneath, what)
     for kind, ours, text in _BY_TYPE:
         if isinstance(error, kind):
             return ours(f"{what}: {text}")
+    if _is_transport_error(error):
+        return UnavailableError(
+            f"{what}: no connection ({type(error).__name__}); check the address, or try later"
+        )
     if isinstance(error, OSError) and error.errno:
         ours = _BY_ERRNO.get(error.errno, StorageError)
         return ours(f"{what}: {os.strerror(error.errno).lower()}")
-    if _is_transport_error(error):
-        return UnavailableError(f"{what}: the connection broke ({type(error).__name__}); try later")
     return StorageError(f"{what} failed: {type(error).__name__}")
+
+
+def _beneath(error: Exception) -> Exception | None:
+    """What a driver that says "not found" for every failure was told itself: fsspec's HTTP does that."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
+        return None
+    unreached = _is_transport_error(cause) or isinstance(
+        cause, ConnectionError | TimeoutError | socket.gaierror
+    )
+    return cause if unreached else _beneath(cause)
 
 
 def http_status(error: BaseException) -> int | None:

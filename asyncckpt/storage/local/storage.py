@@ -70,10 +70,12 @@ class LocalStorage(ICheckpointStorage):
 
     async def __aenter__(self) -> Self:
         """From here to the end of the block it keeps its threads; without a block each call has its own."""
-        self.threads = WorkerThreads(self._concurrency + _SPARE_THREADS, name="local", nice=_NICENESS)
+        await super().__aenter__()
+        if self.threads is None:
+            self.threads = WorkerThreads(self._concurrency + _SPARE_THREADS, name="local", nice=_NICENESS)
         return self
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         threads, self.threads = self.threads, None
         if threads is not None:
             await threads.close()
