@@ -240,9 +240,7 @@ class WorkerThreads:
             crew.threads.append(thread)
 
 
-def _launch(
-    thread: threading.Thread, jobs: queue.SimpleQueue[tuple[_Job, bool] | None], nice: int
-) -> None:
+def _launch(thread: threading.Thread, jobs: queue.SimpleQueue[tuple[_Job, bool] | None], nice: int) -> None:
     """Start it from here, not from the loop: `Thread.start` waits until the thread has had its turn."""
     try:
         thread.start()
