@@ -11,10 +11,11 @@ from typing import Any
 
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.factory import open_storage, redacted, split_location
+from asyncckpt.storage.factory import open_storage, split_location
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.storage.urls import redacted
 
 Location = str | os.PathLike[str] | tuple[ICheckpointStorage, str] | Buffer
 StorageOptions = Mapping[str, Any]

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncckpt._aio import run_shielded
-from asyncckpt.errors import ObjectNotFoundError
+from asyncckpt.errors import ObjectNotFoundError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -22,14 +22,14 @@ from asyncckpt.storage.base import (
     ObjectReader,
     ObjectWriter,
 )
-from asyncckpt.storage.fsspec_driver import Driver, Traits, class_of, open_driver, traits_of
-from asyncckpt.storage.fsspec_errors import filesystem_errors
+from asyncckpt.storage.fsspec_driver import Address, Driver, Traits, class_of, open_driver, traits_of
 from asyncckpt.storage.fsspec_listing import Folder, info_of
 from asyncckpt.storage.fsspec_read import FsspecReader
 from asyncckpt.storage.fsspec_write import DEFAULT_PART_BYTES, FsspecPut, FsspecWriter, spooled
 from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy, retrying
 from asyncckpt.storage.spool import Packed
+from asyncckpt.storage.urls import Secrets, redacted, refuse_raw_password, split_query
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -58,8 +58,7 @@ class FsspecStorage(ICheckpointStorage):
         if (url is None) == (filesystem is None):
             raise ValueError("an fsspec storage takes a url or a filesystem, one of the two")
         self._policy = retry or RetryPolicy()
-        self._options = dict(storage_options or {})
-        self._url = url or ""
+        self._address = Address(url or "", dict(storage_options or {}))
         self._root = root
         self._starting = asyncio.Lock()
         self._process = os.getpid()
@@ -67,11 +66,13 @@ class FsspecStorage(ICheckpointStorage):
         self._folder: Folder | None = None
         self._kind: type | None = None
         if filesystem is not None:
-            self._adopt(Driver(filesystem, owned=False), root)
-            self._label = f"{type(filesystem).__name__}, {root!r}"
+            secrets = Secrets(root, getattr(filesystem, "storage_options", None))
+            self._adopt(Driver(filesystem, owned=False, secrets=secrets), root)
+            self._label = f"{type(filesystem).__name__}, {redacted(root)!r}"
         else:
-            self._kind = class_of(self._url)
-            self._label = repr(_without_secrets(self._url))
+            refuse_raw_password(self._address.url)
+            self._kind = class_of(self._address.url)
+            self._label = repr(redacted(self._address.url))
         self.one_loop = (
             self._driver.on_loop if self._driver else bool(getattr(self._kind, "async_impl", False))
         )
@@ -94,10 +95,10 @@ class FsspecStorage(ICheckpointStorage):
         self._renew_after_fork()
         async with self._starting:
             if self._driver is None or self._folder is None:
-                with filesystem_errors(f"opening {self!r}"):
-                    driver, path = await open_driver(self._url, self._kind, self._options)
+                driver, path = await open_driver(f"opening {self!r}", self._address, self._kind)
+                path, query = split_query(path)
                 root = f"{path.rstrip('/')}/{self._root}" if self._root else path
-                return driver, self._adopt(driver, root)
+                return driver, self._adopt(driver, root + query)
             return self._driver, self._folder
 
     def _renew_after_fork(self) -> None:
@@ -155,8 +156,7 @@ class FsspecStorage(ICheckpointStorage):
             try:
                 # A folder is no object, and some filesystems would remove it with all that is in it.
                 await self._stat(key)
-                with filesystem_errors(what):
-                    await driver.call("rm_file", folder.path(key))
+                await driver.call(what, "rm_file", folder.path(key))
             except ObjectNotFoundError:
                 return
 
@@ -178,11 +178,10 @@ class FsspecStorage(ICheckpointStorage):
 
         async def attempt() -> ObjectInfo:
             driver.filesystem.invalidate_cache(path)
-            with filesystem_errors(what):
-                try:
-                    entry = await driver.call("info", path)
-                except NotADirectoryError:
-                    entry = {"type": "other"}  # part of the path is a file, so there is no file below it
+            try:
+                entry = await driver.call(what, "info", path)
+            except UnsupportedOperationError:
+                entry = {"type": "other"}  # part of the path is a file, so there is no file below it
             if entry["type"] != "file":
                 raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
             return info_of(entry, key)
@@ -207,10 +206,3 @@ def _capabilities(traits: Traits) -> Capabilities:
     return Capabilities(
         atomic=traits.atomic, exclusive=traits.exclusive, any_order=True, remote=not traits.folders
     )
-
-
-def _without_secrets(url: str) -> str:
-    """The URL as it may be shown: without user, password and query."""
-    scheme, separator, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
