@@ -7,7 +7,6 @@ Only what is logged on behalf of our calls is changed; everybody else's records 
 from __future__ import annotations
 
 import logging
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from asyncckpt.storage.urls import Secrets
 
 # Threads and tasks that a call starts get a copy of its context, and so its secrets.
 _secrets: ContextVar[Secrets | None] = ContextVar("asyncckpt_secrets", default=None)
-_installing = threading.Lock()
 
 
 @contextmanager
@@ -34,9 +32,8 @@ def logs_without(secrets: Secrets) -> Iterator[None]:
 
 def _install() -> None:
     """Once, and again when somebody has put another factory in its place."""
-    with _installing:
-        if not isinstance(logging.getLogRecordFactory(), _CleanRecords):
-            logging.setLogRecordFactory(_CleanRecords(logging.getLogRecordFactory()))
+    if not isinstance(logging.getLogRecordFactory(), _CleanRecords):
+        logging.setLogRecordFactory(_CleanRecords(logging.getLogRecordFactory()))
 
 
 class _CleanRecords:
@@ -49,8 +46,16 @@ class _CleanRecords:
         record: logging.LogRecord = self._inner(*args, **kwargs)
         secrets = _secrets.get()
         if secrets is not None:
-            record.msg, record.args = secrets.without(record.getMessage()), None
+            record.msg, record.args = secrets.without(_message(record)), None
             if record.exc_info:
                 told = "".join(traceback.format_exception(*record.exc_info))
                 record.exc_info, record.exc_text = None, secrets.without(told).rstrip("\n")
         return record
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:
+        # A driver whose arguments do not fit its own format: logging must not fail the call for that.
+        return f"{record.msg} {record.args}"

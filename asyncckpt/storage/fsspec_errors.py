@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import traceback
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -90,7 +89,12 @@ async def translating(what: str, call: Awaitable[T], secrets: Secrets) -> T:
 
 def _tells(error: BaseException, secrets: Secrets) -> bool:
     """Whether a secret stands in the error, or in one that it carries along."""
-    return secrets.are_in("".join(traceback.format_exception(error)) + repr(error))
+    seen: BaseException | None = error
+    while seen is not None:
+        if secrets.are_in(f"{seen} {seen!r}"):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def translated(error: Exception, what: str, secrets: Secrets | None = None) -> StorageError:
