@@ -260,17 +260,21 @@ async def test_no_thread_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_threads_of_a_pool_that_is_never_closed_end_with_it() -> None:
-    threads = WorkerThreads(2, name="forgotten")
-    gates = [Gate(), Gate()]
-    calls = [asyncio.ensure_future(threads.run(gate)) for gate in gates]
-    for gate in gates:
-        await gate.begun.wait()
-        gate.open()
-    await asyncio.gather(*calls)
-    started = [thread for thread in threading.enumerate() if "forgotten" in thread.name]
-    assert len(started) == 2
-    del threads, calls
+    async def use() -> tuple[weakref.ref[WorkerThreads], list[threading.Thread]]:
+        threads = WorkerThreads(2, name="forgotten")
+        gates = [Gate(), Gate()]
+        calls = [asyncio.ensure_future(threads.run(gate)) for gate in gates]
+        for gate in gates:
+            await gate.begun.wait()
+        for gate in gates:
+            gate.open()
+        await asyncio.wait(calls)
+        return weakref.ref(threads), [t for t in threading.enumerate() if "forgotten" in t.name]
+
+    gone, started = await use()
     gc.collect()
+    assert gone() is None
+    assert len(started) == 2
     for thread in started:
         thread.join(30)
         assert not thread.is_alive()
