@@ -71,6 +71,9 @@ def _restored(kind: type[AsyncCkptError], args: tuple[object, ...]) -> AsyncCkpt
 class StorageError(AsyncCkptError):
     """The storage could not do what was asked."""
 
+    driver_said: str | None = None
+    """The text of the driver's own error, without secrets, where that error was dropped because of them."""
+
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
     """There is no object (or no bucket, or no folder) of that name."""

@@ -79,7 +79,7 @@ class SqliteStorage(ICheckpointStorage):
     def __repr__(self) -> str:
         return f"SqliteStorage({self._path.name!r})"
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         await self._database.close()
 
     async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:

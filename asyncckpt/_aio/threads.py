@@ -9,8 +9,11 @@ import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack
+
+from asyncckpt.errors import StorageError
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -114,6 +117,25 @@ def _call_abort(abort: Callable[[], None] | None) -> Exception | None:
     return None
 
 
+class _Crew:
+    """The threads of one pool in one process, and the queue that they serve.
+
+    The threads refer to the queue and to nothing else: a pool that nobody closed can be collected, and its threads
+    end with it.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[tuple[_Job, bool] | None] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+        self.unfinished = 0
+        self.process = os.getpid()
+
+    def dismiss(self) -> None:
+        """Let the threads end, without waiting for them; what the collector calls must not block."""
+        for _ in self.threads:
+            self.jobs.put(None)
+
+
 class WorkerThreads:
     """At most `limit` threads, started when there is work for them, joined when the block ends.
 
@@ -121,7 +143,8 @@ class WorkerThreads:
             await threads.run(write_part, view, abort=connection.shutdown)
 
     `nice` lowers the threads' own priority (Linux), so that the event loop gets the core first. All methods
-    are for the loop's thread.
+    are for the loop's thread. In the child of a fork it begins anew, with threads of its own. Those of a pool that
+    is never closed end when it is collected.
     """
 
     def __init__(self, limit: int, *, name: str = "worker", nice: int = 0) -> None:
@@ -130,10 +153,20 @@ class WorkerThreads:
         self._limit = limit
         self._name = name
         self._nice = nice
-        self._jobs: queue.SimpleQueue[tuple[_Job, bool]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._unfinished = 0
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._crew = _Crew()
+        self._dismissal = weakref.finalize(self, self._crew.dismiss)
+        self._dismissal.atexit = False  # they are daemons, and a process that ends is not to wait for them
+
+    def _crew_here(self) -> _Crew:
+        """The crew of this process: a fork copies everything but the threads."""
+        if self._crew.process != os.getpid():
+            self._dismissal.detach()
+            self._begin()
+        return self._crew
 
     async def run(
         self,
@@ -148,20 +181,21 @@ class WorkerThreads:
         (on the loop, once; the call may not have reached its first line yet, or just be over), and
         `CancelledError` is raised only after its end. With `to_end`, for the step of a shielded commit that
         can't be taken back, the result of a call that has begun is returned even so. Raises what the function
-        raises, `RuntimeError` when closed or when no thread can be had.
+        raises, `StorageError` when closed or when no thread can be had.
         """
         if self._closed:
-            raise RuntimeError("these worker threads are closed")
+            raise StorageError("the storage or checkpoint that this call belongs to is closed; open it again")
         job = _Job(asyncio.get_running_loop(), lambda: function(*args))
-        self._unfinished += 1
+        crew = self._crew_here()
+        crew.unfinished += 1
         try:
-            self._start_thread_if_needed()
-            self._jobs.put((job, False))
+            self._start_thread_if_needed(crew)
+            crew.jobs.put((job, False))
             await job.wait(abort, to_end=to_end)
             result: T = job.result()
             return result
         finally:
-            self._unfinished -= 1
+            crew.unfinished -= 1
 
     async def close(self) -> None:
         """Let the threads finish what they do and join them, without blocking the loop. Idempotent.
@@ -169,10 +203,11 @@ class WorkerThreads:
         A cancel is raised after the last thread has ended.
         """
         self._closed = True
-        threads, self._threads = self._threads, []
+        crew = self._crew_here()
+        threads, crew.threads = crew.threads, []
         stops = [_Job(asyncio.get_running_loop(), _nothing) for _ in threads]
         for stop in stops:
-            self._jobs.put((stop, True))
+            crew.jobs.put((stop, True))
         cancellation: asyncio.CancelledError | None = None
         # A thread that has answered has a few instructions left, and join() would block the loop for them.
         turns = 0
@@ -194,34 +229,42 @@ class WorkerThreads:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _start_thread_if_needed(self) -> None:
-        if len(self._threads) >= min(self._limit, self._unfinished):
+    def _start_thread_if_needed(self, crew: _Crew) -> None:
+        if len(crew.threads) >= min(self._limit, crew.unfinished):
             return
-        name = f"asyncckpt-{self._name}-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        name = f"asyncckpt-{self._name}-{len(crew.threads)}"
+        thread = threading.Thread(target=_work, args=(crew.jobs, self._nice), name=name, daemon=True)
         try:
-            _thread.start_new_thread(self._launch, (thread,))
-        except RuntimeError:
-            if not self._threads:
-                raise
+            _thread.start_new_thread(_launch, (thread, crew.jobs, self._nice))
+        except RuntimeError as error:
+            if not crew.threads:
+                raise StorageError(
+                    f"no thread could be started ({error}); raise the limit of threads (ulimit -u, or the "
+                    "container's), or run less at once"
+                ) from error
         else:
-            self._threads.append(thread)
+            crew.threads.append(thread)
 
-    def _launch(self, thread: threading.Thread) -> None:
-        """Start it from here, not from the loop: `Thread.start` waits until the thread has had its turn."""
-        try:
-            thread.start()
-        except RuntimeError:
-            # No second thread can be had; this one does the work just as well.
-            self._work()
 
-    def _work(self) -> None:
-        _lower_priority(self._nice)
-        last = False
-        while not last:
-            job, last = self._jobs.get()
-            job.run()
-            del job
+def _launch(thread: threading.Thread, jobs: queue.SimpleQueue[tuple[_Job, bool] | None], nice: int) -> None:
+    """Start it from here, not from the loop: `Thread.start` waits until the thread has had its turn."""
+    try:
+        thread.start()
+    except RuntimeError:
+        # No second thread can be had; this one does the work just as well.
+        _work(jobs, nice)
+
+
+def _work(jobs: queue.SimpleQueue[tuple[_Job, bool] | None], nice: int) -> None:
+    _lower_priority(nice)
+    last = False
+    while not last:
+        taken = jobs.get()
+        if taken is None:
+            return
+        job, last = taken
+        job.run()
+        del job, taken
 
 
 def _lower_priority(nice: int) -> None:

@@ -71,10 +71,11 @@ class OpenFile:
 
 
 class OpenFiles:
-    """All files of one checkpoint, opened as its parser asks for them."""
+    """All files of one checkpoint, opened as its parser asks for them; `map` maps those that can be mapped."""
 
-    def __init__(self, place: Place, threads: WorkerThreads, stack: AsyncExitStack) -> None:
+    def __init__(self, place: Place, threads: WorkerThreads, stack: AsyncExitStack, *, map: bool) -> None:
         self._place = place
+        self._map = map
         self._threads = threads
         self._stack = stack
         self._by_name: dict[str, OpenFile] = {}
@@ -91,7 +92,8 @@ class OpenFiles:
         except InvalidKeyError as error:
             # The caller's key was good; it is the checkpoint that names a file which can't be one on this storage.
             raise LayoutError(f"the file {name[:80]!a} of the set can't be opened: {error}") from error
-        await self._threads.run(file.map)
+        if self._map:
+            await self._threads.run(file.map)
         return file
 
     async def _open_main(self, chosen: ICheckpointFormat | None) -> OpenFile:
@@ -145,7 +147,8 @@ class OpenFiles:
     def _begin(
         self, main: OpenFile, chosen: ICheckpointFormat | None
     ) -> tuple[ICheckpointFormat, ParseSteps, Need | Index]:
-        main.map()
+        if self._map:
+            main.map()
         head = main.known(0, min(SNIFF_BYTES, main.size)) or memoryview(b"")
         found = chosen or sniff(head, main.source)
         steps = found.parse(main.source)

@@ -45,6 +45,7 @@ async def load(
     into: Any = ...,
     strict: Literal[True] = ...,
     verify: bool = ...,
+    map: bool = ...,
     leaves: Leaves = ...,
     format: str | ICheckpointFormat | None = ...,
     memory_bytes: int = ...,
@@ -62,6 +63,7 @@ async def load(
     into: Any = ...,
     strict: Literal[False],
     verify: bool = ...,
+    map: bool = ...,
     leaves: Leaves = ...,
     format: str | ICheckpointFormat | None = ...,
     memory_bytes: int = ...,
@@ -79,6 +81,7 @@ async def load(
     into: Any = None,
     strict: bool = True,
     verify: bool = True,
+    map: bool = True,
     leaves: Leaves = "native",
     format: str | ICheckpointFormat | None = None,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
@@ -93,6 +96,11 @@ async def load(
     exactly, else a LoadReport says what did not. With
     `leaves="numpy"` arrays of frameworks come back as numpy's.
 
+    A file on a local disk is mapped: its bytes stay there until they are needed. asyncckpt replaces files and never
+    changes one, but if another program writes into this very file later, arrays that nobody has changed yet show
+    what it wrote, and if it shortens the file, the operating system ends this process (SIGBUS). With `map=False`
+    the arrays are read into memory of their own, which nobody else can reach.
+
     Raises InvalidArgumentError, CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the
     tensor), MismatchError, TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the
     arrays of `into` may have been changed in part.
@@ -101,6 +109,7 @@ async def load(
         location,
         format=format,
         verify=verify,
+        map=map,
         memory_bytes=memory_bytes,
         cancellation=cancellation,
         progress=progress,

@@ -13,10 +13,11 @@ from asyncckpt.arguments import Called
 from asyncckpt.errors import InvalidArgumentError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.factory import open_storage, redacted, split_location
+from asyncckpt.storage.factory import open_storage, split_location
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
+from asyncckpt.storage.urls import redacted
 
 Location = Annotated[
     str | os.PathLike[str] | tuple[ICheckpointStorage, str] | Buffer,

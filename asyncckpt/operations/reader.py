@@ -11,7 +11,7 @@ import numpy as np
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import MismatchError, TensorNotFoundError
+from asyncckpt.errors import CheckpointError, MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import Index, StoredTensor
 from asyncckpt.formats.registry import get_format
@@ -45,6 +45,7 @@ class Checkpoint:
         threads: WorkerThreads,
     ) -> None:
         self.threads = threads
+        self._closed = False
         self._place = place
         self._format = format
         self._index = index
@@ -118,7 +119,10 @@ class Checkpoint:
 
     @checked
     async def read(self, name: str) -> np.ndarray:
-        """One tensor, verified. Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses."""
+        """One tensor, verified.
+
+        Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses, CheckpointError when closed.
+        """
         return (await self.read_many([name]))[name]
 
     @checked
@@ -129,6 +133,7 @@ class Checkpoint:
 
         Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
         """
+        self._require_open()
         plain, direct = await run_sized(self.threads, len(names), self._to_read, names, into or {})
         arrays = await self._fetcher.read(plain, direct)
         for name in names:
@@ -153,6 +158,7 @@ class Checkpoint:
         The index is made of integers, slices and `...`, as numpy takes them, alone or in a tuple. Raises as `read`
         does, InvalidArgumentError, and MismatchError for an index that does not fit the shape.
         """
+        self._require_open()
         if name in self._joined:
             joined = self._joined[name]
             wanted = normal_index(joined.metadata.shape, index)
@@ -161,16 +167,28 @@ class Checkpoint:
 
     async def read_stored(self, name: str) -> np.ndarray:
         """One tensor as the file lists it: a piece of a larger one by its own name. Raises as `read` does."""
+        self._require_open()
         return (await self._fetcher.read([self._find(name)]))[name]
 
     async def read_bytes(self, name: str, start: int, end: int) -> memoryview:
         """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
+        self._require_open()
         return await self._fetcher.read_bytes(self._find(name), start, end)
 
     @checked
     async def read_into(self, name: str, destination: np.ndarray) -> None:
         """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
         await self.read_many([name], into={name: destination})
+
+    def close(self) -> None:
+        """Called at the end of its block: what was read stays, and the next read raises CheckpointError."""
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CheckpointError(
+                f"{self._place.shown} is closed; read inside the block of open_checkpoint, or open it again"
+            )
 
     def _find(self, name: str) -> StoredTensor:
         try:
@@ -218,6 +236,7 @@ async def open_checkpoint(
     *,
     format: str | ICheckpointFormat | None = None,
     verify: bool = True,
+    map: bool = True,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
@@ -225,9 +244,11 @@ async def open_checkpoint(
 ) -> AsyncIterator[Checkpoint]:
     """Open a checkpoint of any format, recognised by its bytes unless `format` names it.
 
-    Its version is pinned: should the object be replaced while it is open, reads raise ObjectChangedError.
-    The token ends the whole block. Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError,
-    FormatError subclasses, StorageError subclasses, OperationCancelledError.
+    A local file is mapped into memory, and arrays that are read are views of it; with `map=False` they are read
+    into memory of their own (`load` says what for). Its version is pinned: should the object be replaced while it
+    is open, reads raise ObjectChangedError. The token ends the whole block; after it reads raise CheckpointError.
+    Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError, FormatError subclasses,
+    StorageError subclasses, OperationCancelledError.
     """
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)
@@ -238,13 +259,17 @@ async def open_checkpoint(
             working_threads(place.storage, "load") as threads,
             AsyncExitStack() as stack,
         ):
-            opened = OpenFiles(place, threads, stack)
+            opened = OpenFiles(place, threads, stack, map=map)
             # Not for the whole block: what the caller does in it may belong to another operation.
             with hearing_retries(report):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
             report.phase(Phase.READ, bytes_total=sum(s.metadata.size for s in index.tensors))
             fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
-            yield await run_sized(
+            checkpoint = await run_sized(
                 threads, len(index.tensors), Checkpoint, place, found, index, files, fetcher, threads
             )
+            try:
+                yield checkpoint
+            finally:
+                checkpoint.close()

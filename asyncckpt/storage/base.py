@@ -24,11 +24,17 @@ from asyncckpt._aio import (
     shield,
 )
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, UnsupportedOperationError
+from asyncckpt.errors import (
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.finals import refuse_overrides
 from asyncckpt.storage.handles import Capabilities, ObjectInfo, ObjectReader, ObjectWriter
+from asyncckpt.storage.home import Home
 from asyncckpt.storage.keys import validate_key, validate_prefix
 
 __all__ = [
@@ -57,12 +63,25 @@ class ICheckpointStorage(ABC):
     """Where checkpoints live: objects under keys, inside one root.
 
     Every method takes a `cancellation` token; a fired token ends in OperationCancelledError, and nothing that
-    was being written is left behind. Use it as an async context manager, or call `aclose`.
+    was being written is left behind. Use it as an async context manager, or call `aclose`; once it is closed, every
+    call raises StorageError.
     """
 
     capabilities: Capabilities = Capabilities()
     threads: WorkerThreads | None = None
     """Worker threads that the storage keeps while it is open, and lends to whoever reads and writes through it."""
+    one_loop: bool = False
+    """Whether its connections belong to the event loop and the process of its first use: others get an error."""
+    __home: Home
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        # Not in __init__, which a backend need not call.
+        storage = super().__new__(cls)
+        storage.__home = Home()
+        return storage
+
+    def __admit(self) -> None:
+        self.__home.admit(self, one_loop=self.one_loop)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raises TypeError for a class that replaces a final method."""
@@ -109,6 +128,7 @@ class ICheckpointStorage(ABC):
         on_commit: Callable[[ObjectInfo], None] | None,
         cancellation: CancellationToken | None,
     ) -> ObjectInfo:
+        self.__admit()
         validate_key(key)
         views = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         identity = write_id or new_write_id()
@@ -141,6 +161,7 @@ class ICheckpointStorage(ABC):
         `size` is the exact size, None when the end is not known yet (then set `part_bytes` for large objects).
         Raises ObjectExistsError at the exit (or before) when `exclusive` and the key is taken.
         """
+        self.__admit()
         validate_key(key)
         identity = write_id or new_write_id()
         async with bind(cancellation) as scope:
@@ -177,12 +198,22 @@ class ICheckpointStorage(ABC):
         self, key: str, *, first_bytes: int = 0, cancellation: CancellationToken | None = None
     ) -> AsyncIterator[ObjectReader]:
         """The object as it is now, pinned, with its first bytes, in one request. Raises ObjectNotFoundError."""
+        self.__admit()
         validate_key(key)
+        is_open = True
+
+        def admit() -> None:
+            self.__admit()
+            if not is_open:
+                raise StorageError(f"the reader of {key!r} is closed; open it again")
+
         async with bind(cancellation):
             reader = await self._open_reader(key, first_bytes=first_bytes)
+            reader.admit = admit
             try:
                 yield reader
             finally:
+                is_open = False
                 await run_shielded(reader.aclose(), timeout=CLEANUP_TIMEOUT)
 
     @final
@@ -218,6 +249,7 @@ class ICheckpointStorage(ABC):
     @final
     async def stat(self, key: str, *, cancellation: CancellationToken | None = None) -> ObjectInfo:
         """What is known of the object. Raises ObjectNotFoundError."""
+        self.__admit()
         validate_key(key)
         async with bind(cancellation):
             return await self._stat(key)
@@ -240,6 +272,7 @@ class ICheckpointStorage(ABC):
         pages = self._list(prefix)
         try:
             while True:
+                self.__admit()
                 async with bind(cancellation):
                     page = await anext(pages, None)
                 if page is None:
@@ -258,6 +291,7 @@ class ICheckpointStorage(ABC):
         Once it has begun it runs to its end: a request that was abandoned could still remove what somebody
         writes under this key afterwards.
         """
+        self.__admit()
         validate_key(key)
         async with bind(cancellation) as scope:
             if not missing_ok:
@@ -265,10 +299,17 @@ class ICheckpointStorage(ABC):
             scope.commit()
             await run_shielded(self._delete(key), timeout=COMMIT_TIMEOUT)
 
-    async def aclose(self) -> None:  # noqa: B027 - not every storage has connections
-        """Close connections. Safe to call twice."""
+    @final
+    async def aclose(self) -> None:
+        """Close connections and end threads. Safe to call twice.
+
+        Raises StorageError on another loop, or in another process, than that of a storage with `one_loop`.
+        """
+        self.__home.close(self)
+        await self._close()
 
     async def __aenter__(self) -> Self:
+        self.__admit()
         return self
 
     async def __aexit__(
@@ -307,6 +348,9 @@ class ICheckpointStorage(ABC):
     @abstractmethod
     async def _delete(self, key: str) -> None:
         """Remove the object; one that is not there is no error."""
+
+    async def _close(self) -> None:  # noqa: B027 - not every storage has connections
+        """Close connections and end threads. May be called twice."""
 
 
 async def commit_shielded(

@@ -15,6 +15,7 @@ from asyncckpt.errors import InvalidKeyError, UnsupportedOperationError
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
+from asyncckpt.storage.urls import is_http, redacted, refuse_raw_password
 
 Location = str | PathLike[str]
 
@@ -22,6 +23,7 @@ ENTRY_POINT_GROUP = "asyncckpt.storages"
 """Entry points named by their scheme: a callable `(url, storage_options) -> ICheckpointStorage`."""
 
 _SCHEME = re.compile(r"([^/:\s]+(?:::[^/:\s]+)*)://")
+_QUERY = re.compile(r"\?[\w.-]+=")
 _LOCAL = frozenset({"file", "local"})
 _S3 = frozenset({"s3", "s3a"})
 _GCS = frozenset({"gs", "gcs"})
@@ -60,12 +62,15 @@ def open_storage(url: Location, *, storage_options: Mapping[str, Any] | None = N
 def split_location(url: Location) -> tuple[str, str]:
     """The root and the key of one object: `s3://bucket/run/a.ckpt` → (`s3://bucket/run`, `a.ckpt`).
 
-    Raises InvalidKeyError when the last part of the URL or path is no key.
+    The query of a web address stays with the root: it is sent along with every key. Raises InvalidKeyError when the
+    last part of the URL or path is no key.
     """
     scheme, rest = _split_scheme(url)
     if scheme in _LOCAL:
         folder, name = os.path.split(rest)
         return folder or ".", _key_of(name, url)
+    _refuse_query(scheme, rest, url)
+    rest, question, query = rest.partition("?") if is_http(scheme) else (rest, "", "")
     head, slash, name = rest.rpartition("/")
     if scheme in _S3 | _GCS and not slash:
         raise InvalidKeyError(
@@ -75,20 +80,18 @@ def split_location(url: Location) -> tuple[str, str]:
         raise UnsupportedOperationError(
             f"{redacted(url)!r} chains one file inside another; open the storage and give (storage, key) instead"
         )
-    return f"{scheme}://{head}", _key_of(name, url)
+    # A signature is no part of a key: keys are shown.
+    return f"{scheme}://{head}{question}{query}", _key_of(name, url)
 
 
-def redacted(url: Location) -> str:
-    """The URL without what may be secret: user names, passwords, and the query of a signed URL."""
-    scheme, separator, rest = fspath(url).partition("://")
-    if not separator:
-        return scheme
-    rest, question, _ = rest.partition("?")
-    # A password may hold a slash, so what ends the user is the last "@".
-    _, at, after = rest.rpartition("@")
-    if at and ":" in rest.partition("/")[0]:
-        rest = f"…@{after}"
-    return f"{scheme}://{rest}{'?…' if question else ''}"
+def _refuse_query(scheme: str, rest: str, url: Location) -> None:
+    """A driver of fsspec has no use for a query: it would be part of the key, and shown, signature and all."""
+    if not _QUERY.search(rest) or is_http(scheme) or scheme in _S3 | _GCS:
+        return
+    if not entry_points(group=ENTRY_POINT_GROUP, name=scheme):
+        raise InvalidKeyError(
+            f"{redacted(url)!r}: only http:// and https:// take a query; credentials go into storage_options"
+        )
 
 
 def _split_scheme(url: Location) -> tuple[str, str]:
@@ -99,6 +102,7 @@ def _split_scheme(url: Location) -> tuple[str, str]:
     match = _SCHEME.match(text)
     if match is None:
         return "file", os.path.expanduser(text) if isinstance(url, str) else text
+    refuse_raw_password(text)
     scheme, rest = match.group(1).lower(), text[match.end() :]
     if scheme in _LOCAL:
         return scheme, _path_of_file_url(rest)

@@ -7,12 +7,13 @@ file, because files that fsspec opens for writing appear half-written when somet
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncckpt._aio import run_shielded
 from asyncckpt.arguments import checked
-from asyncckpt.errors import InvalidArgumentError, ObjectNotFoundError
+from asyncckpt.errors import InvalidArgumentError, ObjectNotFoundError, UnsupportedOperationError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -22,14 +23,14 @@ from asyncckpt.storage.base import (
     ObjectReader,
     ObjectWriter,
 )
-from asyncckpt.storage.fsspec_driver import Driver, Traits, class_of, open_driver, traits_of
-from asyncckpt.storage.fsspec_errors import filesystem_errors
+from asyncckpt.storage.fsspec_driver import Address, Driver, Traits, class_of, open_driver, traits_of
 from asyncckpt.storage.fsspec_listing import Folder, info_of
 from asyncckpt.storage.fsspec_read import FsspecReader
 from asyncckpt.storage.fsspec_write import DEFAULT_PART_BYTES, FsspecPut, FsspecWriter, spooled
 from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy, retrying
 from asyncckpt.storage.spool import Packed
+from asyncckpt.storage.urls import Secrets, redacted, refuse_raw_password, split_query
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -62,19 +63,24 @@ class FsspecStorage(ICheckpointStorage):
         if (url is None) == (filesystem is None):
             raise InvalidArgumentError("an fsspec storage takes a url or a filesystem, one of the two")
         self._policy = retry or RetryPolicy()
-        self._options = dict(storage_options or {})
-        self._url = url or ""
+        self._address = Address(url or "", dict(storage_options or {}))
         self._root = root
         self._starting = asyncio.Lock()
+        self._process = os.getpid()
         self._driver: Driver | None = None
         self._folder: Folder | None = None
         self._kind: type | None = None
         if filesystem is not None:
-            self._adopt(Driver(filesystem, owned=False), root)
-            self._label = f"{type(filesystem).__name__}, {root!r}"
+            secrets = Secrets(root, getattr(filesystem, "storage_options", None))
+            self._adopt(Driver(filesystem, owned=False, secrets=secrets), root)
+            self._label = f"{type(filesystem).__name__}, {redacted(root)!r}"
         else:
-            self._kind = class_of(self._url)
-            self._label = repr(_without_secrets(self._url))
+            refuse_raw_password(self._address.url)
+            self._kind = class_of(self._address.url)
+            self._label = repr(redacted(self._address.url))
+        self.one_loop = (
+            self._driver.on_loop if self._driver else bool(getattr(self._kind, "async_impl", False))
+        )
         self.capabilities = _capabilities(self._traits())
 
     def __repr__(self) -> str:
@@ -91,13 +97,23 @@ class FsspecStorage(ICheckpointStorage):
         return self._folder
 
     async def _open(self) -> tuple[Driver, Folder]:
+        self._renew_after_fork()
         async with self._starting:
             if self._driver is None or self._folder is None:
-                with filesystem_errors(f"opening {self!r}"):
-                    driver, path = await open_driver(self._url, self._kind, self._options)
+                driver, path = await open_driver(f"opening {self!r}", self._address, self._kind)
+                path, query = split_query(path)
                 root = f"{path.rstrip('/')}/{self._root}" if self._root else path
-                return driver, self._adopt(driver, root)
+                return driver, self._adopt(driver, root + query)
             return self._driver, self._folder
+
+    def _renew_after_fork(self) -> None:
+        """In the child another driver is made: two processes can't share a connection."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._starting = asyncio.Lock()
+        if self._driver is not None and self._driver.owned:
+            self._driver = self._folder = None
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -145,8 +161,7 @@ class FsspecStorage(ICheckpointStorage):
             try:
                 # A folder is no object, and some filesystems would remove it with all that is in it.
                 await self._stat(key)
-                with filesystem_errors(what):
-                    await driver.call("rm_file", folder.path(key))
+                await driver.call(what, "rm_file", folder.path(key))
             except ObjectNotFoundError:
                 return
 
@@ -168,11 +183,10 @@ class FsspecStorage(ICheckpointStorage):
 
         async def attempt() -> ObjectInfo:
             driver.filesystem.invalidate_cache(path)
-            with filesystem_errors(what):
-                try:
-                    entry = await driver.call("info", path)
-                except NotADirectoryError:
-                    entry = {"type": "other"}  # part of the path is a file, so there is no file below it
+            try:
+                entry = await driver.call(what, "info", path)
+            except UnsupportedOperationError:
+                entry = {"type": "other"}  # part of the path is a file, so there is no file below it
             if entry["type"] != "file":
                 raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
             return info_of(entry, key)
@@ -187,7 +201,7 @@ class FsspecStorage(ICheckpointStorage):
         for start in range(0, len(found), _PAGE):
             yield found[start : start + _PAGE]
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         driver = self._driver
         if driver is not None:
             await driver.aclose()
@@ -197,10 +211,3 @@ def _capabilities(traits: Traits) -> Capabilities:
     return Capabilities(
         atomic=traits.atomic, exclusive=traits.exclusive, any_order=True, remote=not traits.folders
     )
-
-
-def _without_secrets(url: str) -> str:
-    """The URL as it may be shown: without user, password and query."""
-    scheme, separator, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -6,13 +6,17 @@ Only single-object calls are made: fsspec's bulk calls leave their children runn
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
 from asyncckpt.errors import MissingExtraError, UnsupportedOperationError
+from asyncckpt.storage.fsspec_errors import translating
+from asyncckpt.storage.urls import Secrets
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +68,28 @@ def unwrapped(filesystem: Any) -> Any:
 class Driver:
     """One filesystem and how it is called. `owned` ones are closed with the storage."""
 
-    def __init__(self, filesystem: Any, *, owned: bool) -> None:
+    def __init__(self, filesystem: Any, *, owned: bool, secrets: Secrets) -> None:
         self.filesystem = unwrapped(filesystem)
         base = getattr(self.filesystem, "fs", None)  # fsspec's DirFileSystem adds a folder to another one
         self.traits = traits_of(type(self.filesystem if base is None else base))
         self.threads = WorkerThreads(self.traits.threads, name="fsspec")
-        self._on_loop = bool(self.filesystem.async_impl and self.filesystem.asynchronous)
-        self._owned = owned
+        self.on_loop = bool(self.filesystem.async_impl and self.filesystem.asynchronous)
+        self.owned = owned
+        self._secrets = secrets
 
-    async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the filesystem; a thread is over before a cancel is seen."""
-        if self._on_loop:
+    async def translating(self, what: str, call: Awaitable[T]) -> T:
+        """Await something of this filesystem. Raises StorageError subclasses, without its secrets."""
+        return await translating(what, call, self._secrets)
+
+    async def call(self, what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the filesystem in order to do `what`; a thread is over before a cancel is seen.
+
+        Raises StorageError subclasses.
+        """
+        return await self.translating(what, self._call(name, *args, **kwargs))
+
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if self.on_loop:
             return await getattr(self.filesystem, f"_{name}")(*args, **kwargs)
         return await self.threads.run(partial(getattr(self.filesystem, name), *args, **kwargs))
 
@@ -90,13 +105,13 @@ class Driver:
 
     async def aclose(self) -> None:
         await self.threads.close()
-        if not (self._owned and self._on_loop):
+        if not (self.owned and self.on_loop):
             return
         for name in ("_s3", "_session"):
             close = getattr(getattr(self.filesystem, name, None), "close", None)
             closing = close() if close is not None else None
             if inspect.isawaitable(closing):
-                await closing
+                await self.translating("closing", closing)
 
 
 def class_of(url: str) -> type | None:
@@ -118,10 +133,26 @@ def class_of(url: str) -> type | None:
     return kind
 
 
-async def open_driver(url: str, kind: type | None, options: Mapping[str, Any]) -> tuple[Driver, str]:
-    """The driver for a URL and the path that the URL names; made in a thread, because some connect at once."""
-    filesystem, path = await run_in_thread(partial(_make, url, kind, dict(options)))
-    return Driver(filesystem, owned=True), path
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a driver finds its filesystem. Both parts may hold secrets, so the repr has neither."""
+
+    url: str = field(default="", repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def secrets(self) -> Secrets:
+        return Secrets(self.url, self.options)
+
+
+async def open_driver(what: str, address: Address, kind: type | None) -> tuple[Driver, str]:
+    """The driver for an address and the path that it names; made in a thread, because some connect at once.
+
+    Raises StorageError subclasses.
+    """
+    make = partial(_make, address.url, kind, dict(address.options))
+    filesystem, path = await translating(what, run_in_thread(make), address.secrets)
+    return Driver(filesystem, owned=True, secrets=address.secrets), path
 
 
 def _make(url: str, kind: Any, options: dict[str, Any]) -> tuple[Any, str]:

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from asyncckpt._aio import fan_out
-from asyncckpt.errors import ObjectNotFoundError
+from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError, StorageError
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.fsspec_driver import Driver
-from asyncckpt.storage.fsspec_errors import filesystem_errors
+from asyncckpt.storage.urls import is_web_address, split_query
 
 _CONCURRENCY = 8
 _VERSION_FIELDS = (
@@ -38,25 +38,34 @@ class Folder:
     def __init__(self, driver: Driver, root: str) -> None:
         self._driver = driver
         stripped = str(driver.filesystem._strip_protocol(root)) if root else ""
+        # A web address may be signed: the signature goes along with every path, and is in no key.
+        stripped, self._query = split_query(stripped)
+        self._is_web = is_web_address(stripped)
         self.root = stripped.rstrip("/")
         self._lead = f"{self.root}/" if stripped else ""
 
     def path(self, key: str) -> str:
-        return self._lead + key
+        """Raises InvalidKeyError for a key with a query, which would be shown wherever keys are."""
+        if self._is_web and "?" in key:
+            raise InvalidKeyError(
+                f"{key.partition('?')[0]!r} has a query behind it; a query belongs to the URL of the storage"
+            )
+        return self._lead + key + self._query
 
     def key(self, path: str) -> str:
-        stripped = str(self._driver.filesystem._strip_protocol(path))
+        stripped, _ = split_query(str(self._driver.filesystem._strip_protocol(path)))
         return stripped[len(self._lead) :] if self._lead else stripped.lstrip("/")
 
     async def objects(self, prefix: str) -> list[ObjectInfo]:
         """Every file whose key begins with the prefix, in the order of the keys' bytes."""
         self._driver.filesystem.invalidate_cache()
-        start = self.path(prefix.rpartition("/")[0]) if "/" in prefix else self._lead.rstrip("/")
+        start = (
+            self.path(prefix.rpartition("/")[0]) if "/" in prefix else self._lead.rstrip("/") + self._query
+        )
         what = f"list of {prefix!r}"
         found: list[ObjectInfo]
         if self._driver.lists_whole_trees():
-            with filesystem_errors(what):
-                entries = await self._driver.call("find", start, detail=True)
+            entries = await self._driver.call(what, "find", start, detail=True)
             found = self._matching(entries.values(), prefix)
         else:
             found = await self._walk(start, prefix, what)
@@ -68,8 +77,7 @@ class Folder:
 
         async def entries_of(folder: str) -> list[Mapping[str, Any]]:
             try:
-                with filesystem_errors(what):
-                    return list(await self._driver.call("ls", folder, detail=True))
+                return list(await self._driver.call(what, "ls", folder, detail=True))
             except ObjectNotFoundError:
                 return []  # not made yet, or just deleted
 
@@ -97,7 +105,12 @@ class Folder:
 
 
 def info_of(entry: Mapping[str, Any], key: str) -> ObjectInfo:
-    """What a filesystem says of a file. The version is made of all that changes when the bytes do."""
+    """What a filesystem says of a file. The version is made of all that changes when the bytes do.
+
+    Raises StorageError for one whose size it does not say.
+    """
+    if entry.get("size") is None:
+        raise StorageError(f"{key!r}: the filesystem does not say how large it is, so it can't be used here")
     facts = [(name, str(entry[name])) for name in _VERSION_FIELDS if entry.get(name) is not None]
     version = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
     times = (_time(entry[name]) for name in _TIME_FIELDS if entry.get(name) is not None)

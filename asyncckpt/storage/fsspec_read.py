@@ -9,7 +9,6 @@ from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError, RangeError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.fsspec_driver import Driver
-from asyncckpt.storage.fsspec_errors import filesystem_errors
 from asyncckpt.storage.retry import RetryPolicy, retrying
 from asyncckpt.storage.scatter import Destinations, Piece
 
@@ -71,8 +70,7 @@ class FsspecReader(ObjectReader):
 
     async def _cat(self, start: int, end: int) -> bytes:
         try:
-            with filesystem_errors(self._what):
-                data = bytes(await self._driver.call("cat_file", self._path, start=start, end=end))
+            data = bytes(await self._driver.call(self._what, "cat_file", self._path, start=start, end=end))
         except (ObjectNotFoundError, RangeError) as error:
             # The range lies within the version that was opened, so that one is gone.
             raise self._changed() from error

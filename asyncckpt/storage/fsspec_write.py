@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVarTuple, Unpack
 
 from asyncckpt._aio import run_shielded
 from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, StorageError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.fsspec_driver import Driver, is_memory
-from asyncckpt.storage.fsspec_errors import filesystem_errors
 from asyncckpt.storage.parts import PartLedger, total_bytes
 from asyncckpt.storage.retry import NO_RETRY, RETRYABLE, RetryPolicy, retrying
 from asyncckpt.storage.spool import Packed, Spool
@@ -23,6 +23,7 @@ _COMPARED_BYTES = 64 * 1024
 # fsspec's memory filesystem looks and then writes, and its files belong to the whole process.
 _MEMORY_CREATES = threading.Lock()
 
+Args = TypeVarTuple("Args")
 Stat = Callable[[str], Awaitable[ObjectInfo]]
 
 
@@ -60,14 +61,13 @@ class FsspecPut:
         return await self._written(size)
 
     async def _attempt(self, source: Spool | Packed, size: int) -> None:
-        with filesystem_errors(self._what):
-            if self._driver.traits.folders:
-                parent = self._driver.filesystem._parent(self._path)
-                await self._driver.call("makedirs", parent, exist_ok=True)
-            if source.path is not None and self._driver.traits.puts_files:
-                await self._driver.call("put_file", str(source.path), self._path)
-            else:
-                await self._pipe(source, size)
+        if self._driver.traits.folders:
+            parent = self._driver.filesystem._parent(self._path)
+            await self._driver.call(self._what, "makedirs", parent, exist_ok=True)
+        if source.path is not None and self._driver.traits.puts_files:
+            await self._driver.call(self._what, "put_file", str(source.path), self._path)
+        else:
+            await self._driver.translating(self._what, self._pipe(source, size))
 
     async def _pipe(self, source: Spool | Packed, size: int) -> None:
         mode = {"mode": "create"} if self._exclusive else {}
@@ -75,12 +75,12 @@ class FsspecPut:
             return await self._driver.threads.run(self._pipe_to_memory, source, mode)
         if size <= _BYTES_LIMIT:
             data = await self._driver.threads.run(source.read, 0, size)
-            await self._driver.call("pipe_file", self._path, data, **mode)
+            await self._driver.call(self._what, "pipe_file", self._path, data, **mode)
             return None
         mapped = source.mapped()
         content = await self._driver.threads.run(mapped.__enter__)
         try:
-            await self._driver.call("pipe_file", self._path, content, **mode)
+            await self._driver.call(self._what, "pipe_file", self._path, content, **mode)
         finally:
             mapped.__exit__(None, None, None)
         return None
@@ -113,16 +113,15 @@ class FsspecPut:
                 end = min(now.size, start + _COMPARED_BYTES)
                 if end > start and not await self._is_ours(source, start, end):
                     return
-            with filesystem_errors(self._what):
-                await self._driver.call("rm_file", self._path)
+            await self._driver.call(self._what, "rm_file", self._path)
         except StorageError:
             # The medium that failed the put may fail this too; the first error is the one to raise.
             return
 
     async def _is_ours(self, source: Spool | Packed, start: int, end: int) -> bool:
-        with filesystem_errors(self._what):
-            found = await self._driver.call("cat_file", self._path, start=start, end=end)
-            return bool(found == await self._driver.threads.run(source.read, start, end))
+        found = await self._driver.call(self._what, "cat_file", self._path, start=start, end=end)
+        ours = await self._driver.translating(self._what, self._driver.threads.run(source.read, start, end))
+        return bool(found == ours)
 
     async def _settle(self, error: BaseException) -> None:
         """After an exclusive create without an answer: nothing is there, or nobody knows whose it is."""
@@ -158,7 +157,7 @@ class FsspecWriter(ObjectWriter):
         self.concurrency = max(2, driver.traits.threads)
         self._put = put
         self._spool = spool
-        self._threads = driver.threads
+        self._driver = driver
         self._ledger = PartLedger(key, part_bytes)
         self._what = f"spool of {key!r}"
         self._policy = policy
@@ -166,20 +165,21 @@ class FsspecWriter(ObjectWriter):
     async def write_part(self, index: int, views: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         size = total_bytes(views)
         offset = self._ledger.offset(index, size)
-        with filesystem_errors(self._what):
-            await self._threads.run(self._spool.write, offset, views)
+        await self._run(self._spool.write, offset, views)
         self._ledger.add(index, size)
 
     async def commit(self) -> ObjectInfo:
         size = self._ledger.total()
-        with filesystem_errors(self._what):
-            await self._threads.run(self._spool.finish, size)
+        await self._run(self._spool.finish, size)
         info = await self._put.run(self._spool, size, self._policy)
         await self.abort()
         return info
 
     async def abort(self) -> None:
-        await self._threads.run(self._spool.remove)
+        await self._driver.threads.run(self._spool.remove)
+
+    async def _run(self, function: Callable[[Unpack[Args]], None], *args: *Args) -> None:
+        await self._driver.translating(self._what, self._driver.threads.run(function, *args))
 
 
 async def spooled(driver: Driver, what: str, views: Sequence[Buffer] = ()) -> Spool:
@@ -191,8 +191,7 @@ async def spooled(driver: Driver, what: str, views: Sequence[Buffer] = ()) -> Sp
         made[0].write(0, views)
 
     try:
-        with filesystem_errors(what):
-            await driver.threads.run(make)
+        await driver.translating(what, driver.threads.run(make))
     except BaseException:
         # The thread is over by now, so whatever it made is in the list.
         for spool in made:

@@ -48,6 +48,7 @@ class GcsStorage(ICheckpointStorage):
     """
 
     capabilities = Capabilities(any_order=False, remote=True)
+    one_loop = True
 
     @checked
     def __init__(
@@ -207,7 +208,7 @@ class GcsStorage(ICheckpointStorage):
 
         return await retrying(attempt, policy=self._policy, describe=what)
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         await self._client.aclose()
         await self._threads.close()
 

@@ -20,6 +20,7 @@ from asyncckpt.errors import AsyncCkptError, MissingExtraError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.gcs_errors import answer_error, connection_error, credentials_error
 from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.urls import host_of
 
 SLICE_BYTES = 256 * 1024
 """What is handed to the socket at a time, and between two turns of the loop."""
@@ -184,7 +185,7 @@ class GcsClient:
         location = (
             "https://storage.googleapis.com" if self._filesystem is None else self._filesystem._location
         )
-        return str(location).split("://", 1)[-1].rsplit("@", 1)[-1].split("?", 1)[0]
+        return host_of(str(location))
 
     def _url(self, filesystem: Any, path: str, params: Mapping[str, str]) -> str:
         if not path.startswith("/"):

@@ -84,6 +84,8 @@ class ObjectReader(ABC):
     info: ObjectInfo
     first: bytes
     """The first bytes, as many as were asked for when it was opened (or all, if there are fewer)."""
+    admit: Callable[[], None] | None = None
+    """Raises StorageError once the reader or its storage is closed; set by `open_reader`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raises TypeError for a class that replaces a final method."""
@@ -126,8 +128,11 @@ class ObjectReader(ABC):
         """Fill each buffer with its range, near ranges in one request.
 
         `filled(i)` is called once buffer i is complete, from whichever thread filled it, while the bytes are
-        still in the cache. Raises RangeError when a range leaves the object, or does not fit its buffer.
+        still in the cache. Raises RangeError when a range leaves the object, or does not fit its buffer, and
+        StorageError when the reader or its storage is closed.
         """
+        if self.admit is not None:
+            self.admit()
         requests = await self.__plan(ranges, into, policy)
         if filled is not None:
             for number, wanted in enumerate(ranges):

@@ -45,6 +45,7 @@ class S3Storage(ICheckpointStorage):
     """
 
     capabilities = Capabilities(server_copy=True, remote=True)
+    one_loop = True
 
     @checked
     def __init__(
@@ -69,8 +70,7 @@ class S3Storage(ICheckpointStorage):
     def __repr__(self) -> str:
         return f"S3Storage('s3://{self._bucket}/{self._root}')"
 
-    async def aclose(self) -> None:
-        """Join the threads, close the connections. Idempotent."""
+    async def _close(self) -> None:
         await self._session.aclose()
 
     def _object(self, key: str) -> S3Object:

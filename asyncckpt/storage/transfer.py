@@ -28,6 +28,7 @@ from asyncckpt.storage.connections import (
     set_kernel_timeouts,
 )
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
+from asyncckpt.storage.urls import host_of
 
 SLICE_BYTES = 1024 * 1024
 """What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
@@ -51,7 +52,7 @@ class HttpRequest:
 
     @property
     def host(self) -> str:
-        return urlsplit(self.url).netloc.rpartition("@")[2]
+        return host_of(self.url)
 
 
 @dataclass(frozen=True)

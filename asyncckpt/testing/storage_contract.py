@@ -19,14 +19,16 @@ pytest.register_assert_rewrite(
     "asyncckpt.testing.storage_writing",
     "asyncckpt.testing.storage_reading",
     "asyncckpt.testing.storage_cancelling",
+    "asyncckpt.testing.storage_closing",
 )
 
 from asyncckpt.testing.storage_cancelling import CancellingContract  # noqa: E402
+from asyncckpt.testing.storage_closing import ClosingContract  # noqa: E402
 from asyncckpt.testing.storage_reading import ReadingContract  # noqa: E402
 from asyncckpt.testing.storage_writing import WritingContract  # noqa: E402
 
 __all__ = ["StorageContract"]
 
 
-class StorageContract(WritingContract, ReadingContract, CancellingContract):
+class StorageContract(WritingContract, ReadingContract, CancellingContract, ClosingContract):
     """Everything that asyncckpt relies on in a storage."""

@@ -60,6 +60,7 @@ class CountingStorage(ICheckpointStorage):
     def __init__(self, inner: ICheckpointStorage) -> None:
         self.inner = inner
         self.capabilities = inner.capabilities
+        self.one_loop = inner.one_loop
         self.log: list[str] = []
         self.bytes_written = 0
         self.bytes_read = 0
@@ -136,7 +137,7 @@ class CountingStorage(ICheckpointStorage):
         await self.inner._delete(key)
         self.leaving("delete")
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         await self.inner.aclose()
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 import pytest
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
+from asyncckpt.errors import StorageError
+from tests.forks import exit_code_of_fork
 
 
 def our_threads() -> list[str]:
@@ -202,7 +204,7 @@ async def test_close_waits_for_running_calls_through_cancels_and_is_idempotent()
     assert our_threads() == []
     assert await call == "through"
     await threads.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(StorageError, match="is closed; open it again"):
         await threads.run(int)
 
 
@@ -253,8 +255,47 @@ async def test_no_thread_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("_thread.start_new_thread", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(StorageError, match=r"no thread could be started \(can't start new thread\); raise"):
         await run_in_thread(int, "5")
+
+
+async def test_threads_of_a_pool_that_is_never_closed_end_with_it() -> None:
+    async def use() -> tuple[weakref.ref[WorkerThreads], list[threading.Thread]]:
+        threads = WorkerThreads(2, name="forgotten")
+        gates = [Gate(), Gate()]
+        calls = [asyncio.ensure_future(threads.run(gate)) for gate in gates]
+        for gate in gates:
+            await gate.begun.wait()
+        for gate in gates:
+            gate.open()
+        await asyncio.wait(calls)
+        return weakref.ref(threads), [t for t in threading.enumerate() if "forgotten" in t.name]
+
+    gone, started = await use()
+    gc.collect()
+    assert gone() is None
+    assert len(started) == 2
+    for thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["run", "close"])
+async def test_in_the_child_of_a_fork_it_begins_anew(how: str) -> None:
+    async def use(threads: WorkerThreads) -> None:
+        if how == "run":
+            assert await threads.run(divmod, 7, 3) == (2, 1)
+        await threads.close()
+
+    async with WorkerThreads(2) as threads:
+        gate = Gate()
+        call = asyncio.ensure_future(threads.run(gate))
+        await gate.begun.wait()
+        code = await run_in_thread(exit_code_of_fork, lambda: asyncio.run(use(threads)))
+        gate.open()
+        assert await call == "through"
+        assert code == 0
+        assert await threads.run(int, "5") == 5
 
 
 def test_a_thread_that_outlives_its_loop_is_no_trouble() -> None:

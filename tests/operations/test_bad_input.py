@@ -435,3 +435,22 @@ async def test_an_object_overwritten_while_it_is_read(
             else:
                 assert not (await opened.read("w")).any()
         assert (await asyncckpt.load(place))["w"].all()
+
+
+async def test_a_folder_with_a_nul_byte(tmp_path: Path) -> None:
+    location = f"{tmp_path}/a\0b/model.checkpoint"
+    await refused(asyncckpt.save(STATE, location), asyncckpt.InvalidKeyError, "NUL")
+    await refused(asyncckpt.load(location), asyncckpt.InvalidKeyError, "NUL")
+    assert files_in(tmp_path) == {}
+
+
+async def test_no_thread_to_be_had(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(function: Callable[..., object], args: tuple[object, ...]) -> int:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("_thread.start_new_thread", refuse)
+        for call in (asyncckpt.load(checkpoint), asyncckpt.save(STATE, tmp_path / "new" / "b.checkpoint")):
+            await refused(call, asyncckpt.StorageError, "no thread could be started", "ulimit -u")
+    assert not (tmp_path / "new").exists()
+    assert (await asyncckpt.load(checkpoint))["step"] == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import socket
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from fsspec.implementations.dirfs import DirFileSystem
@@ -16,6 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from asyncckpt.errors import (
     AccessDeniedError,
+    InvalidKeyError,
     MissingExtraError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -28,8 +31,9 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.storage.fsspec import FsspecStorage
-from asyncckpt.storage.fsspec_errors import filesystem_errors, translated
+from asyncckpt.storage.fsspec_errors import translated, translating
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
+from asyncckpt.storage.urls import Secrets
 from tests.servers import S3Bucket
 
 PATIENT = RetryPolicy(base_delay=0.001, max_delay=0.01)
@@ -135,7 +139,7 @@ def test_urls_that_cannot_be_served() -> None:
 
 
 def test_passwords_in_urls_are_not_shown() -> None:
-    assert repr(FsspecStorage("ftp://me:secret@host/run?sig=secret")) == "FsspecStorage('ftp://host/run')"
+    assert repr(FsspecStorage("ftp://me:secret@host/run?sig=secret")) == "FsspecStorage('ftp://…@host/run?…')"
 
 
 async def test_a_folder_inside_a_filesystem(memory: Memory) -> None:
@@ -330,6 +334,36 @@ def test_errors_are_told_by_status_type_and_errno(error: Exception, expected: ty
     assert "\n" not in str(mapped)
 
 
-def test_a_mistake_in_a_program_stays_one() -> None:
-    with pytest.raises(TypeError), filesystem_errors("write"):
+def test_not_found_is_told_from_not_reached() -> None:
+    """fsspec's HTTP says "not found" for every failure."""
+    for cause, expected in (
+        (ConnectionRefusedError(), UnavailableError),
+        (TimeoutError(), StorageTimeoutError),
+        (socket.gaierror(-2, "unknown"), UnavailableError),
+        (aiohttp.ServerDisconnectedError(), UnavailableError),
+        (KeyError("key"), ObjectNotFoundError),
+        (FileNotFoundError("key"), ObjectNotFoundError),
+    ):
+        error = FileNotFoundError("http://host/key")
+        error.__cause__ = cause
+        assert type(translated(error, "stat of 'key'")) is expected, cause
+
+
+async def test_a_key_with_a_query_is_refused_without_showing_it() -> None:
+    async with FsspecStorage("http://127.0.0.1:9/folder") as storage:
+        with pytest.raises(InvalidKeyError, match=r"'a\.ckpt' has a query behind it") as caught:
+            await storage.read("a.ckpt?sig=hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_mistake_in_a_program_stays_one() -> None:
+    async def fail() -> None:
         raise TypeError("wrong argument")
+
+    with pytest.raises(TypeError):
+        await translating("write", fail(), Secrets())
+    # But not when it would show a secret.
+    with pytest.raises(StorageError, match="failed: TypeError") as caught:
+        await translating("write", fail(), Secrets(options={"password": "argument"}))
+    assert caught.value.driver_said == "TypeError: wrong …"
+    assert caught.value.__context__ is None

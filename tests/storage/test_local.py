@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import mmap
 import os
+import socket
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -339,6 +341,46 @@ async def test_files_and_folders_in_the_way(storage: LocalStorage, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "key"]
 
 
+def _make_node(path: Path, kind: str) -> None:
+    """A pipe, a socket or a device of the test's own."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(path.parent):
+            listener.bind(path.name)  # an address has a hundred bytes at most
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("devices are made by root only")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("method", ["write", "write_new", "open_writer"])
+async def test_only_files_and_links_are_replaced(
+    storage: LocalStorage, tmp_path: Path, method: str, kind: str
+) -> None:
+    _make_node(tmp_path / "node", kind)
+    before = os.lstat(tmp_path / "node")
+    with pytest.raises(
+        UnsupportedOperationError, match="only files and links are replaced; choose another key"
+    ):
+        await call(storage, method, "node", None)
+    assert os.listdir(tmp_path) == ["node"]
+    assert os.lstat(tmp_path / "node") == before
+
+
+async def test_a_pipe_that_appears_during_the_write_is_not_replaced(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedOperationError, match="a pipe"):
+        async with storage.open_writer("node") as writer:
+            await writer.write_part(0, [b"data"])
+            os.mkfifo(tmp_path / "node")
+    assert os.listdir(tmp_path) == ["node"]
+    assert stat.S_ISFIFO(os.lstat(tmp_path / "node").st_mode)
+
+
 async def test_a_root_that_is_not_there_is_empty(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "none")
     assert [info async for info in storage.list()] == []
@@ -358,6 +400,12 @@ async def test_a_later_change_of_folder_moves_nothing(
     await storage.write("key", b"data")
     assert (tmp_path / "root" / "key").read_bytes() == b"data"
     assert repr(storage) == f"LocalStorage({str(tmp_path / 'root')!r})"
+
+
+@pytest.mark.parametrize("root", ["a\0b", "/tmp/\0", "a\ud800b"])
+def test_a_root_that_no_folder_can_have(root: str) -> None:
+    with pytest.raises(InvalidKeyError, match="invalid folder"):
+        LocalStorage(root)
 
 
 @pytest.mark.parametrize("options", [{"part_bytes": 0}, {"concurrency": 0}])

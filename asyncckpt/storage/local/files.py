@@ -151,7 +151,7 @@ class UnpublishedFile:
             os.utime(self._descriptor, ns=(now, now))
             os.fsync(self._descriptor)
             found = os.fstat(self._descriptor)
-            self._target()  # a link onto a folder would only say "exists"
+            self._target()  # a link onto a folder would only say "exists", and a rename would replace a device
             linked = self._rename(exclusive=exclusive)
         self._finish(linked=linked)
         return found
@@ -215,13 +215,18 @@ class UnpublishedFile:
                 remove_created(self._created)
 
     def _target(self) -> os.stat_result | None:
-        """What bears the final name now. Raises UnsupportedOperationError for a folder."""
+        """What bears the final name now. Raises UnsupportedOperationError for all but a file or a link."""
         try:
             found = os.stat(self._name, dir_fd=self._open_folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            raise UnsupportedOperationError(
+                f"{self.key!r} is a device, a pipe or a socket, and only files and links are replaced; "
+                "choose another key"
+            )
         return found
 
     @property

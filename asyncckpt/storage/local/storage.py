@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Self
 
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.errors import StorageError
+from asyncckpt.errors import InvalidKeyError, StorageError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -61,7 +62,7 @@ class LocalStorage(ICheckpointStorage):
         clock: Callable[[], int] = time.time_ns,
         new_token: Callable[[], str] = new_write_id,
     ) -> None:
-        self._root = Path(root)
+        self._root = _path(root)
         self._part_bytes = part_bytes
         self._concurrency = concurrency
         self._follow_links = follow_links
@@ -71,10 +72,12 @@ class LocalStorage(ICheckpointStorage):
 
     async def __aenter__(self) -> Self:
         """From here to the end of the block it keeps its threads; without a block each call has its own."""
-        self.threads = WorkerThreads(self._concurrency + _SPARE_THREADS, name="local", nice=_NICENESS)
+        await super().__aenter__()
+        if self.threads is None:
+            self.threads = WorkerThreads(self._concurrency + _SPARE_THREADS, name="local", nice=_NICENESS)
         return self
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         threads, self.threads = self.threads, None
         if threads is not None:
             await threads.close()
@@ -147,6 +150,18 @@ class LocalStorage(ICheckpointStorage):
 
     async def _delete(self, key: str) -> None:
         await run_in_thread(delete_object, await self._absolute_root(), key, self._made)
+
+
+def _path(root: str | PathLike[str]) -> Path:
+    """Raises InvalidKeyError for what the operating system would not take as the name of any folder."""
+    path = Path(root)
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidKeyError(f"invalid folder {str(path)!r}: it can't be encoded") from None
+    if b"\0" in encoded:
+        raise InvalidKeyError(f"invalid folder {str(path)!r}: it has a NUL byte")
+    return path
 
 
 def _put_whole(
