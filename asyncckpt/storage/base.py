@@ -22,7 +22,12 @@ from asyncckpt._aio import (
     shield,
 )
 from asyncckpt.cancellation import CancellationToken, bind
-from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, UnsupportedOperationError
+from asyncckpt.errors import (
+    BucketNotFoundError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    UnsupportedOperationError,
+)
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.handles import Capabilities, ObjectInfo, ObjectReader, ObjectWriter
@@ -216,9 +221,14 @@ class ICheckpointStorage(ABC):
 
     @final
     async def exists(self, key: str, *, cancellation: CancellationToken | None = None) -> bool:
-        """Whether the object is there. A storage that can't tell raises; it never answers False."""
+        """Whether the object is there. A storage that can't tell raises; it never answers False.
+
+        Raises BucketNotFoundError where there is no bucket.
+        """
         try:
             await self.stat(key, cancellation=cancellation)
+        except BucketNotFoundError:
+            raise
         except ObjectNotFoundError:
             return False
         return True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
 from asyncckpt.errors import (
     AccessDeniedError,
     ObjectExistsError,
@@ -31,9 +34,39 @@ _ADVICE: dict[type[StorageError], str] = {
 }
 
 
+MAX_ERROR_BODY_BYTES = 64 * 1024
+"""What is read of an answer that is no success: enough for every reason, too little to fill the memory."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+"""They are never followed: whoever is at the other end would get the credentials, and would be believed."""
+
+
+def parsed_date(text: str | None) -> datetime | None:
+    """An HTTP date, with its time zone; None for one that is missing or unreadable: nothing depends on it."""
+    try:
+        found = parsedate_to_datetime(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+class OddAnswerError(StorageError):
+    """The server answered, but not what was asked: something else may stand in its place, or before it."""
+
+
+def odd_answer(what: str, problem: str) -> OddAnswerError:
+    """The error for such an answer to `what`."""
+    return OddAnswerError(
+        f"{what}: {problem}; check that the endpoint is the object store, not a page before it"
+    )
+
+
 def error_for_status(status: int, what: str, *, detail: str = "") -> StorageError:
     """The error for an answer with that status; `what` was tried, `detail` is what the server said of it."""
     kind = _KINDS.get(status) or (UnavailableError if status >= 500 else StorageError)
     said = f"HTTP {status}, {detail}" if detail else f"HTTP {status}"
     advice = _ADVICE.get(kind)
+    if status < 300:
+        return odd_answer(what, said)
+    if status in REDIRECTS:
+        advice = "a redirect is not followed, check the endpoint"
     return kind(f"{what}: {said}" + (f"; {advice}" if advice else ""))

@@ -21,8 +21,10 @@ from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.s3_answers import required
 from asyncckpt.storage.s3_errors import UploadGoneError
 from asyncckpt.storage.s3_objects import (
+    UNTOLD,
     WRITE_ID_NAME,
     S3Object,
     Settlement,
@@ -121,7 +123,8 @@ class S3Writer(ObjectWriter):
                 ChecksumCRC32C=checksum,
             )
             answer = await self._session.exchange(request, what, body=views)
-            return {"PartNumber": index + 1, "ETag": answer.headers["etag"], "ChecksumCRC32C": checksum}
+            etag = required(answer.headers, "etag", what)
+            return {"PartNumber": index + 1, "ETag": etag, "ChecksumCRC32C": checksum}
 
         return await send_checked(self._session, attempt, views, value, what=what)
 
@@ -147,7 +150,7 @@ class S3Writer(ObjectWriter):
                 raise
             return None
         result = answer.get("CopyPartResult", {})
-        if "ChecksumCRC32C" not in result:
+        if not result.get("ChecksumCRC32C") or not result.get("ETag"):
             return None
         return {
             "PartNumber": index + 1,
@@ -188,25 +191,25 @@ class S3Writer(ObjectWriter):
         begun = asyncio.get_running_loop().time()
         lost = False
 
-        async def attempt() -> dict[str, Any]:
+        async def attempt() -> str:
             nonlocal lost
             try:
-                return await self._session.call(
+                answer = await self._session.call(
                     "create_multipart_upload",
                     what,
                     Key=self._target.full_key,
                     ChecksumAlgorithm="CRC32C",
                     Metadata=self._session.metadata(WRITE_ID_NAME, self.write_id),
                 )
+                return str(required(answer, "UploadId", what))
             except NEVER_SENT:
                 raise
-            except (UnavailableError, StorageTimeoutError, asyncio.CancelledError):
+            except (*UNTOLD, asyncio.CancelledError):
                 lost = True
                 raise
 
         try:
-            answer = await self._session.retrying(attempt, what)
-            self._upload_id = str(answer["UploadId"])
+            self._upload_id = await self._session.retrying(attempt, what)
             return self._upload_id
         finally:
             if lost:
@@ -231,7 +234,8 @@ class S3Writer(ObjectWriter):
                 MultipartUpload={"Parts": parts},
                 **extra,
             )
-            return ObjectInfo(self._target.key, size, bare_etag(answer["ETag"]), write_id=self.write_id)
+            version = bare_etag(required(answer, "ETag", what))
+            return ObjectInfo(self._target.key, size, version, write_id=self.write_id)
 
         settlement = Settlement(self._target, self.write_id)
         info = await settlement.of(lambda: self._session.retrying(settlement.watching(attempt), what))

@@ -27,6 +27,7 @@ from asyncckpt.storage.connections import (
     PlainConnection,
     set_kernel_timeouts,
 )
+from asyncckpt.storage.http_status import MAX_ERROR_BODY_BYTES
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
 
 SLICE_BYTES = 1024 * 1024
@@ -35,7 +36,6 @@ SENT_SLICE_BYTES = 8 * 1024 * 1024
 """What one call sends; the kernel's timeout means silence, however long the slice is."""
 SMALL_VIEW_BYTES = 64 * 1024
 """Views below this are joined before they are sent."""
-_MAX_ERROR_BODY_BYTES = 64 * 1024
 # The loop gets the core first. Alternated with 0 in 2 × 12 rounds of 1 GiB to a sink, on 2 cores with a load of
 # about 10: p99 gap of the loop 24–38 → 12–18 ms, throughput within the (wide) spread. Not measured when idle.
 _NICE = 5
@@ -203,7 +203,7 @@ class _Talk:
                 response.status, {name.lower(): value for name, value in response.getheaders()}
             )
             if receiver is None or response.status not in (200, 206):
-                answer = replace(answer, body=response.read(_MAX_ERROR_BODY_BYTES))
+                answer = replace(answer, body=response.read(MAX_ERROR_BODY_BYTES))
                 complete = response.isclosed()
             else:
                 complete = self._fill(response, receiver.views(answer))
