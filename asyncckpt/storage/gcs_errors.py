@@ -11,12 +11,12 @@ import json
 import os
 
 from asyncckpt.errors import AccessDeniedError, StorageError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http_status import error_for_status
+from asyncckpt.storage.http_status import RefusedError, error_for_status
 
 _DETAIL_CHARACTERS = 200
 
 
-class NotSentError(UnavailableError):
+class NotSentError(RefusedError):
     """No connection could be had, so the request can't have had an effect."""
 
 

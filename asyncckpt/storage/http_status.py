@@ -49,6 +49,14 @@ def parsed_date(text: str | None) -> datetime | None:
         return None
 
 
+class UnreachableError(UnavailableError):
+    """No connection could be made: the request was never sent."""
+
+
+class RefusedError(UnreachableError):
+    """Nobody listens there at this moment: a server that is being restarted, or an address that is wrong."""
+
+
 class OddAnswerError(StorageError):
     """The server answered, but not what was asked: something else may stand in its place, or before it."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
+from asyncckpt.storage.http_status import RefusedError
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ class RetryPolicy:
 
     The delay before attempt n + 1 is `base_delay` × 2ⁿ⁻¹, at most `max_delay`, of which the share `jitter` is
     random. Attempts end when `budget` is used up; each may take `attempt_timeout`, plus the time for its bytes.
+    Where nobody listened, an attempt has taken no time: the delay is then `base_delay` × 4ⁿ, at most the
+    attempt's share of the budget, so that a server that is being restarted is waited for.
     """
 
     attempts: int = 5
@@ -52,10 +55,13 @@ class RetryPolicy:
         if min(self.base_delay, self.max_delay) < 0 or min(self.budget, self.attempt_timeout) <= 0:
             raise ValueError("the delays of a retry policy can't be negative, and its times must be positive")
 
-    def delay(self, attempt: int, share: float) -> float:
+    def delay(self, attempt: int, share: float, *, refused: bool = False) -> float:
         """The pause after failed attempt `attempt` (from 1), with `share` of the jitter, 0 to 1, taken."""
         # The exponent is capped because 2.0 ** 1100 overflows before min() could cap it.
-        full = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
+        exponent = min(attempt, 64)
+        full = min(self.max_delay, self.base_delay * 2.0 ** (exponent - 1))
+        if refused:
+            full = max(full, min(self.budget / self.attempts, self.base_delay * 4.0**exponent))
         return full * (1 - self.jitter * share)
 
 
@@ -131,10 +137,13 @@ async def retrying(
         try:
             result = await _attempt(operation, limit, describe)
         except retryable as error:
-            if breaker is not None:
+            refused = isinstance(error, RefusedError)
+            pause = policy.delay(attempt, uniform(), refused=refused)
+            last = attempt >= policy.attempts or clock() + pause >= deadline
+            # A server that is not there can't be spared; that it is waited for must not open the circuit.
+            if breaker is not None and (last or not refused):
                 breaker.record(ok=False)
-            pause = policy.delay(attempt, uniform())
-            if attempt >= policy.attempts or clock() + pause >= deadline:
+            if last:
                 raise
             _report(f"{describe}: {error}; attempt {attempt + 1} of {policy.attempts} in {pause:.2f} s")
             await sleep(pause)

@@ -19,9 +19,9 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.http_status import error_for_status
+from asyncckpt.storage.http_status import RefusedError, UnreachableError, error_for_status
 from asyncckpt.storage.transfer import HttpAnswer
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 
 class UploadGoneError(StorageError):
@@ -135,14 +135,25 @@ def error_of_driver(error: Exception, what: str) -> StorageError:
         return UnreachableError(
             f"{what}: no trusted TLS connection; pass the certificate authority as client_kwargs={{'verify': 'ca.pem'}}"
         )
-    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ProxyConnectionError):
-        return UnreachableError(f"{what}: the server can't be reached; check the endpoint")
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ProxyConnectionError) and not _sent(
+        error
+    ):
+        return RefusedError(f"{what}: the server can't be reached; check the endpoint")
     if isinstance(error, exceptions.ParamValidationError):
         return StorageError(f"{what}: refused before it was sent: {_one_line(str(error))}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | OSError):
         cause = getattr(error, "kwargs", {}).get("error") or error
         return UnavailableError(f"{what}: the connection broke ({type(cause).__name__}); check the endpoint")
     return StorageError(f"{what}: {type(error).__name__}: {_one_line(str(error))}")
+
+
+def _sent(error: Any) -> bool:
+    """Whether the connection had been made: aiobotocore has one name for one that was refused and one that broke."""
+    import aiohttp
+
+    cause = error.kwargs.get("error")
+    broke = isinstance(cause, aiohttp.ClientOSError | aiohttp.ServerConnectionError)
+    return broke and not isinstance(cause, aiohttp.ClientConnectorError)
 
 
 def _one_line(text: str) -> str:
