@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from asyncckpt._aio import ShieldTimeoutError, shield
+from asyncckpt._aio import ShieldTimeoutError, run_shielded, shield
 from asyncckpt.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
@@ -176,22 +176,17 @@ class S3Writer(ObjectWriter):
             if self._closed:
                 raise StorageError(f"the writer of {self._target.key!r} is closed")
             if self._upload_id is None:
-                # Cancelled in the middle, an upload would exist that nobody knows the id of.
-                created = await shield(self._create(), timeout=CLEANUP_TIMEOUT)
-                created.raise_if_cancelled()
-                if isinstance(created.error, ShieldTimeoutError):
-                    raise StorageTimeoutError(
-                        f"{self._target.what('starting the upload of')}: no answer within {CLEANUP_TIMEOUT:.0f} s"
-                    )
-                self._upload_id = created.result()
+                await self._create()
+            assert self._upload_id is not None, "created, or an error was raised"
             return self._upload_id
 
-    async def _create(self) -> str:
+    async def _create(self) -> None:
+        """Start the upload. A cancel waits for the answer to a request under way, but for no further attempt."""
         what = self._target.what("starting the upload of")
         begun = asyncio.get_running_loop().time()
         lost = False
 
-        async def attempt() -> str:
+        async def request() -> None:
             nonlocal lost
             try:
                 answer = await self._session.call(
@@ -201,20 +196,28 @@ class S3Writer(ObjectWriter):
                     ChecksumAlgorithm="CRC32C",
                     Metadata=self._session.metadata(WRITE_ID_NAME, self.write_id),
                 )
-                return str(required(answer, "UploadId", what))
+                self._upload_id = str(required(answer, "UploadId", what))
             except NEVER_SENT:
                 raise
             except (*UNTOLD, asyncio.CancelledError):
                 lost = True
                 raise
 
+        async def attempt() -> None:
+            # Cancelled in the middle, an upload would exist that nobody knows the id of.
+            created = await shield(request(), timeout=CLEANUP_TIMEOUT)
+            created.raise_if_cancelled()
+            if isinstance(created.error, ShieldTimeoutError):
+                raise StorageTimeoutError(f"{what}: no answer within {CLEANUP_TIMEOUT:.0f} s")
+            created.result()
+
         try:
-            self._upload_id = await self._session.retrying(attempt, what)
-            return self._upload_id
+            await self._session.retrying(attempt, what)
         finally:
             if lost:
                 age = asyncio.get_running_loop().time() - begun
-                await remove_lost_uploads(self._target, keep=self._upload_id, age=age)
+                removal = remove_lost_uploads(self._target, keep=self._upload_id, age=age)
+                await run_shielded(removal, timeout=CLEANUP_TIMEOUT)
 
     async def commit(self) -> ObjectInfo:
         """Complete the upload. Raises ObjectExistsError, OutcomeUnknownError, StorageError's children."""
