@@ -30,7 +30,7 @@ def _detail(content: bytes) -> str:
     try:
         error = json.loads(content)["error"]
         reason, message = str(error["errors"][0]["reason"]), str(error["message"])
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return ""
     line = " ".join(f"{reason}: {message}".split())[:_DETAIL_CHARACTERS]
     return "" if "upload_id" in line or "://" in line else line

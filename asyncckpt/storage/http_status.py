@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from asyncckpt.errors import (
     AccessDeniedError,
@@ -38,6 +39,14 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 """What is read of an answer that is no success: enough for every reason, too little to fill the memory."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """They are never followed: whoever is at the other end would get the credentials, and would be believed."""
+
+
+async def read_limited(content: Any, limit: int) -> bytes:
+    """At most `limit` bytes of an answer's content, as aiohttp has it; there may be more."""
+    found = bytearray()
+    while len(found) < limit and (piece := await content.read(limit - len(found))):
+        found += piece
+    return bytes(found)
 
 
 def parsed_date(text: str | None) -> datetime | None:

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncckpt.errors import StorageError, UnsupportedOperationError
-from asyncckpt.storage.http_status import MAX_ERROR_BODY_BYTES, REDIRECTS, error_for_status, odd_answer
+from asyncckpt.storage.http_status import (
+    MAX_ERROR_BODY_BYTES,
+    REDIRECTS,
+    error_for_status,
+    odd_answer,
+    read_limited,
+)
 
 _MAX_BODY_BYTES = 8 * 1024 * 1024
 """Twice a page of 1000 keys that are as long as S3 allows, with every byte of them escaped."""
@@ -140,14 +146,6 @@ class _DirectSession:
         if heard is not None:
             heard.take(answer)
         return answer
-
-
-async def read_limited(content: Any, limit: int) -> bytes:
-    """At most `limit` bytes of an answer of aiohttp's; there may be more."""
-    found = bytearray()
-    while len(found) < limit and (piece := await content.read(limit - len(found))):
-        found += piece
-    return bytes(found)
 
 
 class _DirectSessions(AsyncExitStack):
