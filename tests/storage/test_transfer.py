@@ -17,7 +17,7 @@ from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage import connections
 from asyncckpt.storage.connections import Abort, Connections, ConnectionSettings
 from asyncckpt.storage.http_status import UnreachableError
-from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Transport, exchange
+from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Patience, Transport, exchange
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
@@ -261,6 +261,28 @@ async def test_no_connection_is_an_error_of_its_own() -> None:
             await transport.exchange(HttpRequest("GET", url))
     finally:
         await transport.aclose()
+
+
+def test_silence_is_noticed_in_time_although_calls_return_early() -> None:
+    now = 0.0
+
+    def silent() -> int:
+        nonlocal now
+        now += patience.look_seconds
+        raise BlockingIOError
+
+    def half() -> int:
+        nonlocal now
+        now += patience.look_seconds
+        return 5
+
+    patience = Patience(8, clock=lambda: now)
+    assert patience.look_seconds == 2
+    assert patience.move(half) == 5
+    assert patience.move(half) == 5
+    with pytest.raises(BlockingIOError):
+        patience.move(silent)
+    assert now == 4 + 8
 
 
 def test_an_abort_just_before_the_connection_is_made_is_not_lost() -> None:
