@@ -5,6 +5,7 @@ from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
 from asyncckpt.errors import (
     AccessDeniedError,
     AsyncCkptError,
+    BucketNotFoundError,
     CheckpointError,
     CheckpointExistsError,
     CheckpointNotFoundError,
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDeniedError",
     "AsyncCkptError",
+    "BucketNotFoundError",
     "CancellationToken",
     "CancellationTokenSource",
     "Capabilities",

@@ -5,6 +5,7 @@
     AsyncCkptError
     ├── StorageError                 the medium said no
     │   ├── ObjectNotFoundError      (FileNotFoundError)   check the key or the bucket
+    │   │   └── BucketNotFoundError                        create the bucket, or check its name
     │   ├── ObjectExistsError        (FileExistsError)     choose another key, or overwrite
     │   ├── AccessDeniedError        (PermissionError)     fix credentials or permissions
     │   ├── RangeError               (ValueError)          the object is shorter than asked for
@@ -77,6 +78,10 @@ class StorageError(AsyncCkptError):
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
     """There is no object (or no bucket, or no folder) of that name."""
+
+
+class BucketNotFoundError(ObjectNotFoundError):
+    """There is no such bucket: nothing can be said of the objects in it."""
 
 
 class ObjectExistsError(StorageError, FileExistsError):

@@ -25,6 +25,7 @@ from asyncckpt._aio import (
 )
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import (
+    BucketNotFoundError,
     ObjectNotFoundError,
     OutcomeUnknownError,
     StorageError,
@@ -256,9 +257,14 @@ class ICheckpointStorage(ABC):
 
     @final
     async def exists(self, key: str, *, cancellation: CancellationToken | None = None) -> bool:
-        """Whether the object is there. A storage that can't tell raises; it never answers False."""
+        """Whether the object is there. A storage that can't tell raises; it never answers False.
+
+        Raises BucketNotFoundError where there is no bucket.
+        """
         try:
             await self.stat(key, cancellation=cancellation)
+        except BucketNotFoundError:
+            raise
         except ObjectNotFoundError:
             return False
         return True

@@ -104,14 +104,19 @@ class _Abortable:
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         while not poller.poll(_CONNECT_LOOK_SECONDS * 1000):
-            if self.abort is not None and self.abort.called:
-                raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
+            self._check_wanted()
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
+        # An abort that came before the connection was made found nothing to shut down; a later one does.
+        self._check_wanted()
         sock.settimeout(timeout)
+
+    def _check_wanted(self) -> None:
+        if self.abort is not None and self.abort.called:
+            raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
 
     def _watch(self, sock: socket.socket) -> None:
         # A duplicate: TLS takes the socket object over when it begins its handshake, and shutting down the TLS

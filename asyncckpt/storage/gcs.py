@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
     InvalidArgumentError,
     MissingExtraError,
     ObjectExistsError,
@@ -30,12 +31,15 @@ from asyncckpt.storage.gcs_client import Answer, GcsClient
 from asyncckpt.storage.gcs_errors import NotSentError
 from asyncckpt.storage.gcs_objects import CONTENT_TYPE, FIELDS, encode_crc32c, info_of, resource
 from asyncckpt.storage.gcs_read import GcsReader, media_headers
-from asyncckpt.storage.gcs_upload import GcsWriter, crc32c_off_loop, settle_lost_write
+from asyncckpt.storage.gcs_upload import UNTOLD, GcsWriter, crc32c_off_loop, settle_lost_write
+from asyncckpt.storage.http_status import odd_answer, parsed_date
 from asyncckpt.storage.parts import total_bytes
-from asyncckpt.storage.retry import RETRYABLE, RetryPolicy, retrying
+from asyncckpt.storage.retry import RetryPolicy, retrying
 
 DEFAULT_PART_BYTES = 16 * 1024 * 1024
 _PAGE = 1000
+_PAGE_KIND = "storage#objects"
+_CONTENT_RANGE = re.compile(r"bytes 0-(\d{1,19})/(\d{1,19})", re.ASCII)
 _WORKERS = 2
 
 
@@ -70,6 +74,7 @@ class GcsStorage(ICheckpointStorage):
         self._part_bytes = part_bytes or DEFAULT_PART_BYTES
         self._policy = retry or RetryPolicy()
         self._threads = WorkerThreads(_WORKERS, name="gcs")
+        self._bucket_seen = False
 
     def __repr__(self) -> str:
         return f"GcsStorage('gs://{self._bucket}/{self._prefix}')"
@@ -88,7 +93,7 @@ class GcsStorage(ICheckpointStorage):
             return await retrying(
                 upload.attempt, policy=self._policy, describe=f"write of {key!r}", size_bytes=size
             )
-        except RETRYABLE as error:
+        except UNTOLD as error:
             if not upload.uncertain:
                 raise
             return await settle_lost_write(upload.own_object, error, key=key, write_id=write_id)
@@ -124,10 +129,25 @@ class GcsStorage(ICheckpointStorage):
             answer = await self._client.request(
                 "DELETE", self._client.object_path(self._name(key)), what=what, params=params
             )
-            if answer.status not in (200, 204, 404):
+            if answer.status == 404:
+                await self._require_bucket()
+            elif answer.status == 200:
+                # Google says 204, an emulator 200; so does any web page, but then the object is still there.
+                await self._check_gone(key, params.get("generation"), what)
+            elif answer.status != 204:
                 raise answer.error(what)
 
         await retrying(attempt, policy=self._policy, describe=what)
+
+    async def _check_gone(self, key: str, generation: str | None, what: str) -> None:
+        try:
+            found = await self._stat(key)
+        except BucketNotFoundError:
+            raise
+        except ObjectNotFoundError:
+            return
+        if generation in (None, found.version):
+            raise odd_answer(what, "HTTP 200, and it is still there")
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -150,6 +170,7 @@ class GcsStorage(ICheckpointStorage):
                 what=what,
                 params={"alt": "media"},
                 headers=media_headers(0, first_bytes),
+                limit=first_bytes,
             )
             if answer.status not in (206, 416):
                 raise answer.error(what)
@@ -174,39 +195,72 @@ class GcsStorage(ICheckpointStorage):
                 raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
             if answer.status != 200:
                 raise answer.error(what)
-            return info_of(answer.json(), key)
+            return info_of(answer.json(what), key, what)
 
-        return await retrying(attempt, policy=self._policy, describe=what)
+        try:
+            return await retrying(attempt, policy=self._policy, describe=what)
+        except ObjectNotFoundError:
+            await self._require_bucket()
+            raise
+
+    async def _require_bucket(self) -> None:
+        """Find out once whether there is a bucket at all: the two 404s look alike. Raises BucketNotFoundError."""
+        if self._bucket_seen:
+            return
+        try:
+            await self._page("", "", limit=1)
+        except AccessDeniedError:
+            # What may not be listed is there.
+            self._bucket_seen = True
 
     async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         token = ""
         while True:
             page = await self._page(prefix, token)
-            names = ((item, item["name"][len(self._prefix) :]) for item in page.get("items", []))
-            # A name that ends in / is a folder as the console makes them, no object of ours.
-            yield [info_of(item, key) for item, key in names if key and not key.endswith("/")]
-            token = page.get("nextPageToken", "")
+            listed = [self._listed(item, prefix) for item in _items(page, prefix)]
+            yield [info for info in listed if info is not None]
+            last, token = token, str(page.get("nextPageToken") or "")
             if not token:
                 return
+            if token == last:
+                raise odd_answer(f"list of {prefix!r} in {self!r}", "the same page twice")
 
-    async def _page(self, prefix: str, token: str) -> dict[str, Any]:
+    def _listed(self, item: Mapping[str, Any], prefix: str) -> ObjectInfo | None:
+        """One object of a page; None for a folder as the console makes them. Raises OddAnswerError."""
+        what = f"list of {prefix!r} in {self!r}"
+        name = item.get("name")
+        if not isinstance(name, str) or not name.startswith(self._name(prefix)):
+            raise odd_answer(what, f"{str(name)[:200]!r} is listed, which has another prefix")
+        key = name[len(self._prefix) :]
+        return info_of(item, key, what) if key and not key.endswith("/") else None
+
+    async def _page(self, prefix: str, token: str, *, limit: int | None = None) -> dict[str, Any]:
         what = f"list of {prefix!r} in {self!r}"
         params = {
             "prefix": self._name(prefix),
-            "maxResults": str(_PAGE),
-            "fields": f"nextPageToken,items({FIELDS})",
+            "maxResults": str(limit or _PAGE),
+            # The kind is in every answer, an empty page too: what has none is no listing.
+            "fields": f"kind,nextPageToken,items({FIELDS})",
         }
         if token:
             params["pageToken"] = token
 
         async def attempt() -> dict[str, Any]:
             answer = await self._client.request("GET", self._client.list_path, what=what, params=params)
+            if answer.status == 404:
+                raise BucketNotFoundError(
+                    f"{what}: there is no bucket {self._bucket!r}; create it, or check its name"
+                )
             if answer.status != 200:
                 raise answer.error(what)
-            page: dict[str, Any] = answer.json()
+            page = answer.json(what)
+            if page.get("kind") != _PAGE_KIND:
+                raise odd_answer(what, f"an answer of kind {str(page.get('kind'))[:60]!r}")
             return page
 
-        return await retrying(attempt, policy=self._policy, describe=what)
+        page = await retrying(attempt, policy=self._policy, describe=what)
+        self._bucket_seen = True
+        return page
 
     async def _close(self) -> None:
         await self._client.aclose()
@@ -258,7 +312,7 @@ class _SinglePut:
             self.uncertain = was_uncertain
             raise
         if answer.status in (200, 201):
-            return info_of(answer.json(), self._key)
+            return info_of(answer.json(self._what), self._key, self._what)
         if answer.status != 412:
             raise answer.error(self._what)
         # The object that is in the way may be our own, from an attempt whose answer was lost.
@@ -278,18 +332,25 @@ class _SinglePut:
 def _info_from_media(answer: Answer, key: str) -> ObjectInfo:
     """The object as the headers of its own bytes describe it; they do not have the write id."""
     generation = answer.headers.get("X-Goog-Generation")
-    size = answer.headers.get("Content-Range", "").rpartition("/")[2]
-    if generation is None or not size.isdigit():
-        raise StorageError(f"read of {key!r}: the answer does not say which generation it is, or how large")
-    modified = answer.headers.get("Last-Modified")
+    span = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if not generation or span is None:
+        problem = "the answer does not say which generation it is, or which bytes of how many"
+        raise odd_answer(f"read of {key!r}", problem)
+    last, size = (int(number) for number in span.groups())
+    if not last < size or len(answer.content) != last + 1:
+        problem = f"{len(answer.content)} bytes, said to be the first {last + 1} of {size}"
+        raise odd_answer(f"read of {key!r}", problem)
     return ObjectInfo(
         key=key,
-        size=int(size),
+        size=size,
         version=generation,
         write_id=None,
-        modified=_parsed(modified) if modified else None,
+        modified=parsed_date(answer.headers.get("Last-Modified")),
     )
 
 
-def _parsed(date: str) -> datetime:
-    return parsedate_to_datetime(date).astimezone(UTC)
+def _items(page: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
+    items = page.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise odd_answer(f"list of {prefix!r}", "a page whose items are no objects")
+    return items

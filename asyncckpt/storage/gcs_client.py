@@ -13,18 +13,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import AsyncCkptError, MissingExtraError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.gcs_errors import answer_error, connection_error, credentials_error
+from asyncckpt.storage.http_status import MAX_ERROR_BODY_BYTES, odd_answer, read_limited
 from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.urls import host_of
 
 SLICE_BYTES = 256 * 1024
 """What is handed to the socket at a time, and between two turns of the loop."""
+MAX_JSON_BYTES = 16 * 1024 * 1024
+"""Of an answer in JSON: far beyond a page of 1000 objects with all that GCS lets users say of them."""
 _READ_BUFFER_BYTES = 256 * 1024
+_GOOGLE = ".googleapis.com"
 # gcsfs renews a token that has less than 300 s to live, on the loop: this comes first, in a thread.
 _RENEW_BEFORE = timedelta(seconds=330)
 
@@ -54,8 +58,17 @@ class Answer:
     headers: Mapping[str, str] = field(repr=False)
     content: bytes = field(repr=False)
 
-    def json(self) -> Any:
-        return json.loads(self.content)
+    def json(self, what: str) -> dict[str, Any]:
+        """The JSON object that it has to be. Raises OddAnswerError."""
+        try:
+            found = json.loads(self.content)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise odd_answer(
+                what, f"HTTP {self.status} with {len(self.content)} bytes that are no JSON object"
+            )
+        return found
 
     def error(self, what: str) -> AsyncCkptError:
         return answer_error(self.status, self.content, what)
@@ -91,8 +104,9 @@ class GcsClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Sequence[Buffer] = (),
+        limit: int = MAX_JSON_BYTES,
     ) -> Answer:
-        """Send one request, once, and return the answer whatever its status.
+        """Send one request, once, and return the answer whatever its status, with at most `limit` bytes of it.
 
         `path` is a path of the API, or a session URI. Raises UnavailableError, StorageTimeoutError,
         AccessDeniedError; never anything that shows the URI.
@@ -100,7 +114,7 @@ class GcsClient:
         async with self.stream(
             method, path, what=what, params=params, headers=headers, body=body
         ) as response:
-            content = await self.read(response, what)
+            content = await self.read(response, what, limit=limit)
             return Answer(response.status, response.headers, content)
 
     @asynccontextmanager
@@ -159,12 +173,14 @@ class GcsClient:
             problem = connection_error(error, what, self.endpoint)
         raise problem
 
-    async def read(self, response: Any, what: str) -> bytes:
-        """All that is left of an answer."""
+    async def read(self, response: Any, what: str, *, limit: int = MAX_ERROR_BODY_BYTES) -> bytes:
+        """What is left of an answer, with a limit; a lower one for what is no success."""
         import aiohttp
 
         try:
-            return bytes(await response.read())
+            return await read_limited(
+                response.content, limit if response.status < 300 else min(limit, MAX_ERROR_BODY_BYTES)
+            )
         except (aiohttp.ClientError, OSError) as error:
             problem = connection_error(error, what, self.endpoint)
         raise problem
@@ -186,6 +202,15 @@ class GcsClient:
             "https://storage.googleapis.com" if self._filesystem is None else self._filesystem._location
         )
         return host_of(str(location))
+
+    def serves(self, uri: str) -> bool:
+        """Whether the credentials may be sent there: to the endpoint's own host, or from Google to Google."""
+        if self._filesystem is None:
+            return False
+        own, other = _origin(str(self._filesystem._location)), _origin(uri)
+        if own == other:
+            return True
+        return all(scheme == "https" and host.endswith(_GOOGLE) for scheme, host, _ in (own, other))
 
     def _url(self, filesystem: Any, path: str, params: Mapping[str, str]) -> str:
         if not path.startswith("/"):
@@ -229,6 +254,14 @@ class GcsClient:
         session = getattr(filesystem, "_session", None)
         if session is not None:
             await session.close()
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname or "", parts.port
+    except ValueError:
+        return "", "", None
 
 
 def make_filesystem(options: Mapping[str, Any]) -> Any:

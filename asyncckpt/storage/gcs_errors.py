@@ -11,12 +11,12 @@ import json
 import os
 
 from asyncckpt.errors import AccessDeniedError, StorageError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http_status import error_for_status
+from asyncckpt.storage.http_status import RefusedError, error_for_status
 
 _DETAIL_CHARACTERS = 200
 
 
-class NotSentError(UnavailableError):
+class NotSentError(RefusedError):
     """No connection could be had, so the request can't have had an effect."""
 
 
@@ -30,7 +30,7 @@ def _detail(content: bytes) -> str:
     try:
         error = json.loads(content)["error"]
         reason, message = str(error["errors"][0]["reason"]), str(error["message"])
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return ""
     line = " ".join(f"{reason}: {message}".split())[:_DETAIL_CHARACTERS]
     return "" if "upload_id" in line or "://" in line else line

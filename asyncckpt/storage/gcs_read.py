@@ -11,6 +11,7 @@ from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.gcs_client import GcsClient
 from asyncckpt.storage.gcs_errors import answer_error
+from asyncckpt.storage.http_status import odd_answer
 from asyncckpt.storage.retry import RetryPolicy, retrying
 from asyncckpt.storage.scatter import Destinations, Piece
 
@@ -73,6 +74,8 @@ class GcsReader(ObjectReader):
         ) as response:
             if response.status != 206:
                 raise await self._refusal(response)
+            if not response.headers.get("Content-Range", "").startswith(f"bytes {piece.position}-"):
+                raise odd_answer(self._what, "other bytes than were asked for")
             while piece.missing:
                 data = await self._client.read_some(response, self._what)
                 if not data:

@@ -29,11 +29,14 @@ from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.gcs_client import Answer, GcsClient
 from asyncckpt.storage.gcs_errors import NotSentError
 from asyncckpt.storage.gcs_objects import CONTENT_TYPE, encode_crc32c, info_of, resource
+from asyncckpt.storage.http_status import OddAnswerError, odd_answer
 from asyncckpt.storage.parts import PartLedger, total_bytes
 from asyncckpt.storage.retry import RETRYABLE, RetryPolicy, retrying
 
 QUANTUM = 256 * 1024
 """The granularity of a session: every chunk but the last is a multiple of it."""
+UNTOLD: tuple[type[Exception], ...] = (*RETRYABLE, OddAnswerError)
+"""After these a request that was sent may have had its effect."""
 _INLINE_BYTES = 1024 * 1024
 _GONE = (404, 410)
 # 499 is Google's "cancelled by the client"; a session that is over or unknown needs no deletion.
@@ -65,9 +68,12 @@ class ResumableSession:
             headers={"Content-Type": "application/json", "X-Upload-Content-Type": CONTENT_TYPE},
             body=[json.dumps(resource(name, write_id)).encode()],
         )
-        uri = answer.headers.get("Location")
-        if answer.status not in (200, 201) or not uri:
+        if answer.status not in (200, 201):
             raise answer.error(what)
+        uri = answer.headers.get("Location", "")
+        if not client.serves(uri):
+            # The credentials would go with every chunk.
+            raise odd_answer(what, "its session has no address, or one at another host")
         return cls(client, uri, what)
 
     async def put(
@@ -95,7 +101,7 @@ class ResumableSession:
 def persisted_bytes(answer: Answer) -> int:
     """How many bytes a 308 says that the session has; without a Range header it has none."""
     last = answer.headers.get("Range", "").rpartition("-")[2]
-    return int(last) + 1 if last.isdigit() else 0
+    return int(last) + 1 if last.isascii() and last.isdigit() and len(last) < 20 else 0
 
 
 class GcsWriter(ObjectWriter):
@@ -256,7 +262,7 @@ class GcsWriter(ObjectWriter):
             info = await retrying(
                 lambda: self._finish(total), policy=self._policy, describe=f"commit of {self._key!r}"
             )
-        except RETRYABLE as error:
+        except UNTOLD as error:
             if not self._uncertain:
                 raise
             info = await self._last_look(error)
@@ -303,8 +309,8 @@ class GcsWriter(ObjectWriter):
 
     async def _checked(self, answer: Answer) -> ObjectInfo:
         """The object that was made, if it is what was sent; else it is removed again."""
-        described = answer.json()
-        info = info_of(described, self._key)
+        described = answer.json(self._what)
+        info = info_of(described, self._key, self._what)
         found, sent = described.get("crc32c"), encode_crc32c(self._crc)
         if (found is None or found == sent) and info.size == self._ledger.total():
             return info
@@ -336,7 +342,7 @@ async def settle_lost_write(
     """
     try:
         settled = await own_object()
-    except RETRYABLE as silence:
+    except StorageError as silence:
         raise OutcomeUnknownError(
             f"the storage did not say whether {key!r} was written (write id {write_id}); "
             "look for an object with that write id before you write again",

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 from asyncckpt._aio import StartingUnlisted
 from asyncckpt.arguments import AtLeastOne, Between, check_fields
 from asyncckpt.errors import InvalidArgumentError, StorageTimeoutError, UnavailableError
+from asyncckpt.storage.http_status import RefusedError
 
 T = TypeVar("T")
 Seconds = Annotated[float, Between(0)]
@@ -36,6 +37,8 @@ class RetryPolicy:
 
     The delay before attempt n + 1 is `base_delay` × 2ⁿ⁻¹, at most `max_delay`, of which the share `jitter` is
     random. Attempts end when `budget` is used up; each may take `attempt_timeout`, plus the time for its bytes.
+    Where nobody listened, an attempt has taken no time: the delay is then `base_delay` × 4ⁿ, at most the
+    attempt's share of the budget, so that a server that is being restarted is waited for.
     """
 
     attempts: AtLeastOne = 5
@@ -54,10 +57,13 @@ class RetryPolicy:
                 "the times of a retry policy, budget and attempt_timeout, must be above 0"
             )
 
-    def delay(self, attempt: int, share: float) -> float:
+    def delay(self, attempt: int, share: float, *, refused: bool = False) -> float:
         """The pause after failed attempt `attempt` (from 1), with `share` of the jitter, 0 to 1, taken."""
         # The exponent is capped because 2.0 ** 1100 overflows before min() could cap it.
-        full = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
+        exponent = min(attempt, 64)
+        full = min(self.max_delay, self.base_delay * 2.0 ** (exponent - 1))
+        if refused:
+            full = max(full, min(self.budget / self.attempts, self.base_delay * 4.0**exponent))
         return full * (1 - self.jitter * share)
 
 
@@ -133,10 +139,13 @@ async def retrying(
         try:
             result = await _attempt(operation, limit, describe)
         except retryable as error:
-            if breaker is not None:
+            refused = isinstance(error, RefusedError)
+            pause = policy.delay(attempt, uniform(), refused=refused)
+            last = attempt >= policy.attempts or clock() + pause >= deadline
+            # A server that is not there can't be spared; that it is waited for must not open the circuit.
+            if breaker is not None and (last or not refused):
                 breaker.record(ok=False)
-            pause = policy.delay(attempt, uniform())
-            if attempt >= policy.attempts or clock() + pause >= deadline:
+            if last:
                 raise
             _report(f"{describe}: {error}; attempt {attempt + 1} of {policy.attempts} in {pause:.2f} s")
             await sleep(pause)

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError
+from asyncckpt.errors import BucketNotFoundError, InvalidKeyError, ObjectNotFoundError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -23,10 +23,11 @@ from asyncckpt.storage.base import (
     ObjectReader,
     ObjectWriter,
 )
+from asyncckpt.storage.http_status import odd_answer
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy
-from asyncckpt.storage.s3_errors import BucketNotFoundError
+from asyncckpt.storage.s3_answers import required, required_size
 from asyncckpt.storage.s3_objects import S3Object, bare_etag
 from asyncckpt.storage.s3_plan import MIB, cut_views, plan_parts
 from asyncckpt.storage.s3_reader import open_s3_reader
@@ -135,27 +136,37 @@ class S3Storage(ICheckpointStorage):
         while True:
             call = partial(self._session.call, "list_objects_v2", what, Prefix=self._root + prefix, **more)
             answer = await self._session.retrying(call, what)
-            page = [info for entry in answer.get("Contents", []) if (info := self._listed(entry)) is not None]
+            listed = [self._listed(entry, prefix, what) for entry in answer.get("Contents", [])]
+            page = [info for info in listed if info is not None]
             yield self._lists_in_order(answer) and page == sorted(page, key=_by_bytes), page
             if not answer.get("IsTruncated"):
                 return
-            more = {"ContinuationToken": answer["NextContinuationToken"]}
+            token = required(answer, "NextContinuationToken", what)
+            if token == more.get("ContinuationToken"):
+                raise odd_answer(what, "the same page twice")
+            more = {"ContinuationToken": token}
 
     def _lists_in_order(self, answer: Mapping[str, Any]) -> bool:
         """SeaweedFS lists folder by folder, and AWS's directory buckets in no order at all."""
         server = str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
         return not server.startswith("SeaweedFS") and not self._bucket.endswith("--x-s3")
 
-    def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo | None:
-        """One line of a listing; None for what is no object of ours, such as a folder's marker."""
-        key = entry["Key"].removeprefix(self._root)
+    def _listed(self, entry: Mapping[str, Any], prefix: str, what: str) -> ObjectInfo | None:
+        """One line of a listing; None for what is no object of ours, such as a folder's marker.
+
+        Raises OddAnswerError for what was not asked for.
+        """
+        full_key: str = required(entry, "Key", what)
+        if not full_key.startswith(self._root + prefix):
+            raise odd_answer(what, f"{full_key[:200]!r} is listed, which has another prefix")
+        key = full_key.removeprefix(self._root)
         try:
             validate_key(key)
         except InvalidKeyError:
             return None
-        return ObjectInfo(
-            key, int(entry["Size"]), bare_etag(entry["ETag"]), modified=entry.get("LastModified")
-        )
+        size = required_size(entry, "Size", what)
+        etag = required(entry, "ETag", what)
+        return ObjectInfo(key, size, bare_etag(etag), modified=entry.get("LastModified"))
 
     async def _delete(self, key: str) -> None:
         target = self._object(key)
@@ -167,7 +178,8 @@ class S3Storage(ICheckpointStorage):
         except BucketNotFoundError:
             raise
         except ObjectNotFoundError:
-            return
+            # Some servers say so, and it is no error; but a web server says 404 to anything.
+            await self._session.require_bucket()
 
 
 def _by_bytes(info: ObjectInfo) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from asyncckpt.errors import (
     AccessDeniedError,
+    BucketNotFoundError,
     InvalidKeyError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -17,13 +19,9 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.http_status import error_for_status
+from asyncckpt.storage.http_status import RefusedError, UnreachableError, error_for_status
 from asyncckpt.storage.transfer import HttpAnswer
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
-
-
-class BucketNotFoundError(ObjectNotFoundError):
-    """There is no such bucket."""
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 
 class UploadGoneError(StorageError):
@@ -79,11 +77,9 @@ _MESSAGE = re.compile(rb"<Message>([^<]{1,300})</Message>")
 
 def error_of_answer(answer: HttpAnswer, what: str) -> StorageError:
     """The error for an answer that came over a presigned request."""
-    region = answer.headers.get("x-amz-bucket-region")
-    if answer.status in (301, 307) and region:
-        return StorageError(
-            f"{what}: the bucket is in {region}; pass client_kwargs={{'region_name': {region!r}}}"
-        )
+    elsewhere = _elsewhere(answer.status, answer.headers, what)
+    if elsewhere is not None:
+        return elsewhere
     code, message = _CODE.search(answer.body), _MESSAGE.search(answer.body)
     return error_of_code(
         code.group(1).decode() if code else "",
@@ -91,6 +87,15 @@ def error_of_answer(answer: HttpAnswer, what: str) -> StorageError:
         what,
         message=message.group(1).decode(errors="replace") if message else "",
     )
+
+
+def _elsewhere(status: int, headers: Mapping[str, str], what: str) -> StorageError | None:
+    """The error for a bucket in another region, if the server says in which."""
+    region = headers.get("x-amz-bucket-region")
+    if status not in (301, 307) or not region:
+        return None
+    wanted = f"client_kwargs={{'region_name': {region[:60]!r}}}"
+    return StorageError(f"{what}: the bucket is in another region; pass {wanted}")
 
 
 def error_of_code(code: str, status: int, what: str, *, message: str = "") -> StorageError:
@@ -111,7 +116,11 @@ def error_of_driver(error: Exception, what: str) -> StorageError:
     if isinstance(error, exceptions.ClientError):
         answer: dict[str, Any] = error.response
         told = answer.get("Error", {})
-        status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+        described = answer.get("ResponseMetadata", {})
+        status = int(described.get("HTTPStatusCode", 0) or 0)
+        elsewhere = _elsewhere(status, described.get("HTTPHeaders", {}), what)
+        if elsewhere is not None:
+            return elsewhere
         code = str(told.get("Code", ""))
         if not status and code.isdigit():
             status = int(code)
@@ -126,15 +135,25 @@ def error_of_driver(error: Exception, what: str) -> StorageError:
         return UnreachableError(
             f"{what}: no trusted TLS connection; pass the certificate authority as client_kwargs={{'verify': 'ca.pem'}}"
         )
-    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ProxyConnectionError):
-        return UnreachableError(f"{what}: the server can't be reached; check the endpoint")
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ProxyConnectionError) and not _sent(
+        error
+    ):
+        return RefusedError(f"{what}: the server can't be reached; check the endpoint")
     if isinstance(error, exceptions.ParamValidationError):
         return StorageError(f"{what}: refused before it was sent: {_one_line(str(error))}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | OSError):
-        return UnavailableError(
-            f"{what}: the server can't be reached ({type(error).__name__}); check the endpoint"
-        )
+        cause = getattr(error, "kwargs", {}).get("error") or error
+        return UnavailableError(f"{what}: the connection broke ({type(cause).__name__}); check the endpoint")
     return StorageError(f"{what}: {type(error).__name__}: {_one_line(str(error))}")
+
+
+def _sent(error: Any) -> bool:
+    """Whether the connection had been made: aiobotocore has one name for one that was refused and one that broke."""
+    import aiohttp
+
+    cause = error.kwargs.get("error")
+    broke = isinstance(cause, aiohttp.ClientOSError | aiohttp.ServerConnectionError)
+    return broke and not isinstance(cause, aiohttp.ClientConnectorError)
 
 
 def _one_line(text: str) -> str:

@@ -17,7 +17,9 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.digests import Buffer, crc32c
 from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.http_status import OddAnswerError
 from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.s3_answers import required, required_size
 from asyncckpt.storage.s3_errors import BodyMismatchError, UploadGoneError, WriteConflictError
 from asyncckpt.storage.s3_session import S3Session
 from asyncckpt.storage.transfer_errors import NEVER_SENT
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 WRITE_ID_NAME = "asyncckpt-write-id"
 WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
+UNTOLD = (UnavailableError, StorageTimeoutError, OddAnswerError)
+"""After these a request that was sent may have had its effect."""
 _INLINE_CHECKSUM_BYTES = 64 * 1024
 
 
@@ -42,15 +46,19 @@ class S3Object:
         return f"{verb} {self.full_key!r} in bucket {self.session.bucket!r}"
 
     async def head(self) -> ObjectInfo:
-        """One HEAD, retried. Raises ObjectNotFoundError."""
+        """One HEAD, retried. Raises ObjectNotFoundError, BucketNotFoundError, OddAnswerError."""
         what = self.what("looking for")
-        answer = await self.session.retrying(
-            lambda: self.session.call("head_object", what, Key=self.full_key), what
-        )
+        try:
+            answer = await self.session.retrying(
+                lambda: self.session.call("head_object", what, Key=self.full_key), what
+            )
+        except ObjectNotFoundError:
+            await self.session.require_bucket()
+            raise
         return ObjectInfo(
             self.key,
-            int(answer["ContentLength"]),
-            bare_etag(answer["ETag"]),
+            required_size(answer, "ContentLength", what),
+            bare_etag(required(answer, "ETag", what)),
             write_id=answer.get("Metadata", {}).get(WRITE_ID_NAME),
             modified=answer.get("LastModified"),
         )
@@ -73,7 +81,8 @@ class S3Object:
                 **extra,
             )
             answer = await self.session.exchange(request, what, body=views)
-            return ObjectInfo(self.key, size, bare_etag(answer.headers["etag"]), write_id=write_id)
+            version = bare_etag(required(answer.headers, "etag", what))
+            return ObjectInfo(self.key, size, version, write_id=write_id)
 
         settlement = Settlement(self, write_id)
         return await settlement.of(
@@ -82,7 +91,7 @@ class S3Object:
 
 
 class Settlement:
-    """Finds out how a write ended when the server's answer was lost, or was about an earlier attempt of ours."""
+    """Finds out how a write ended when the server's answer was lost or odd, or about an earlier attempt of ours."""
 
     def __init__(self, target: S3Object, write_id: str) -> None:
         self._target = target
@@ -92,14 +101,14 @@ class Settlement:
     def watching(
         self, attempt: Callable[[], Coroutine[Any, Any, ObjectInfo]]
     ) -> Callable[[], Coroutine[Any, Any, ObjectInfo]]:
-        """The attempt, remembering whether one was sent whose answer never came."""
+        """The attempt, remembering whether one was sent whose answer never came, or does not tell."""
 
         async def watched() -> ObjectInfo:
             try:
                 return await attempt()
             except NEVER_SENT:
                 raise
-            except (UnavailableError, StorageTimeoutError, asyncio.CancelledError):
+            except (*UNTOLD, asyncio.CancelledError):
                 self._uncertain = True
                 raise
 
@@ -114,7 +123,7 @@ class Settlement:
             return await write()
         except (ObjectExistsError, UploadGoneError, WriteConflictError) as error:
             return await self._look(error)
-        except (UnavailableError, StorageTimeoutError) as error:
+        except UNTOLD as error:
             if not self._uncertain:
                 raise
             return await self._look(error)
@@ -124,11 +133,11 @@ class Settlement:
             found = await self._target.head()
         except ObjectNotFoundError:
             raise error from None
-        except (UnavailableError, StorageTimeoutError) as silence:
+        except StorageError as silence:
             if not self._uncertain:
                 raise error from silence
             raise OutcomeUnknownError(
-                f"{self._target.what('writing')}: the server fell silent before it said how it ended "
+                f"{self._target.what('writing')}: the server does not say how it ended "
                 f"(write id {self._write_id}); look for an object with that write id before you write again",
                 write_id=self._write_id,
             ) from error

@@ -6,8 +6,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 
 from asyncckpt._aio import fan_out
 from asyncckpt.errors import (
@@ -19,13 +17,16 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
+from asyncckpt.storage.http_status import odd_answer, parsed_date
 from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.s3_answers import required
 from asyncckpt.storage.s3_objects import WRITE_ID_HEADER, S3Object, bare_etag
 from asyncckpt.storage.s3_plan import RangeCut, plan_ranges
 from asyncckpt.storage.transfer import SLICE_BYTES, HttpAnswer, HttpRequest
 
 _SIGNATURE_REUSED_SECONDS = 60.0
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+_LENGTH = re.compile(r"\d{1,19}", re.ASCII)
 
 
 async def open_s3_reader(target: S3Object, *, first_bytes: int, concurrency: int) -> S3Reader:
@@ -142,7 +143,10 @@ class _Range:
         # A server that ignores If-Match still says what it sends.
         if bare_etag(answer.headers.get("etag", self._info.version)) != self._info.version:
             raise _changed(self._info)
-        if _span(answer)[0] != self._landing.position:
+        start, size = _span(answer, self._info.key)
+        if size != self._info.size:
+            raise _changed(self._info)
+        if start != self._landing.position:
             raise UnsupportedOperationError(
                 f"the server answered a range of {self._info.key!r} with other bytes than were asked for"
             )
@@ -160,14 +164,16 @@ class _FirstBytes:
         self._limit = limit
 
     def views(self, answer: HttpAnswer) -> Iterator[memoryview]:
-        _, size = _span(answer)
+        start, size = _span(answer, self._key)
+        if start:
+            raise odd_answer(f"reading {self._key!r}", f"bytes from {start} on instead of from the first")
         headers = answer.headers
         self.info = ObjectInfo(
             self._key,
             size,
-            bare_etag(headers["etag"]),
+            bare_etag(required(headers, "etag", f"reading {self._key!r}")),
             write_id=headers.get(WRITE_ID_HEADER),
-            modified=_modified(headers.get("last-modified")),
+            modified=parsed_date(headers.get("last-modified")),
         )
         buffer = memoryview(bytearray(min(size, self._limit)))
         for start in range(0, len(buffer), SLICE_BYTES):
@@ -175,13 +181,15 @@ class _FirstBytes:
         self.data = bytes(buffer)
 
 
-def _span(answer: HttpAnswer) -> tuple[int, int]:
-    """Where the answer's bytes begin, and the size of the whole object."""
-    match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
-    if match is not None:
-        return int(match.group(1)), int(match.group(3))
-    return 0, int(answer.headers.get("content-length", 0))
-
-
-def _modified(text: str | None) -> datetime | None:
-    return parsedate_to_datetime(text) if text else None
+def _span(answer: HttpAnswer, key: str) -> tuple[int, int]:
+    """Where the answer's bytes begin, and the size of the whole object. Raises OddAnswerError."""
+    # A server that ignores the range answers 200, with all that there is.
+    name = "content-range" if answer.status == 206 else "content-length"
+    text = answer.headers.get(name, "")
+    if answer.status == 206 and (match := _CONTENT_RANGE.fullmatch(text)):
+        start, last, size = (int(number) for number in match.groups())
+        if start <= last < size:
+            return start, size
+    elif answer.status == 200 and _LENGTH.fullmatch(text):
+        return 0, int(text)
+    raise odd_answer(f"reading {key!r}", f"HTTP {answer.status} with {name} {text[:60]!r}")

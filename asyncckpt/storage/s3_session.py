@@ -8,9 +8,17 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from asyncckpt._aio import run_in_thread
-from asyncckpt.errors import StorageError, UnsupportedOperationError
+from asyncckpt.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ObjectNotFoundError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from asyncckpt.model.digests import Buffer
+from asyncckpt.storage.http_status import odd_answer
 from asyncckpt.storage.retry import RETRYABLE, CircuitBreaker, RetryPolicy, retrying
+from asyncckpt.storage.s3_answers import hearing, refuse_redirects
 from asyncckpt.storage.s3_driver import connection_settings, make_filesystem, secrets_unlogged
 from asyncckpt.storage.s3_errors import error_of_answer, error_of_driver
 from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Receiver, Transport
@@ -37,6 +45,7 @@ class S3Session:
         self._client: Any = None
         self._transport: Transport | None = None
         self._closed = False
+        self._bucket_seen = False
 
     def __repr__(self) -> str:
         return f"S3Session({self.bucket!r})"
@@ -58,8 +67,12 @@ class S3Session:
         self._filesystem = filesystem
         what = f"opening bucket {self.bucket!r}"
         try:
-            await filesystem.set_session()
+            # Finding a bucket's region is a request too.
+            refuse_redirects(await filesystem.set_session())
             client = await filesystem.get_s3(self.bucket)
+            refuse_redirects(client)
+        except StorageError:
+            raise
         except (TypeError, ValueError) as error:
             raise StorageError(f"{what}: s3fs does not take these storage_options: {error}") from error
         except Exception as error:
@@ -87,16 +100,36 @@ class S3Session:
                 await each.close()
 
     async def call(self, method: str, what: str, **parameters: Any) -> dict[str, Any]:
-        """One control call, once. Raises StorageError's children."""
+        """One control call, once. Raises StorageError's children, OddAnswerError for what is no answer to it."""
         client, _ = await self.open()
         function = getattr(client, method)
         arguments = self._arguments(function, parameters)
-        with secrets_unlogged():
+        with secrets_unlogged(), hearing(method, what) as heard:
             try:
                 answer: dict[str, Any] = await function(**arguments)
             except Exception as error:
-                raise error_of_driver(error, what) from None
+                raise heard.problem() or heard.unreadable(error) or error_of_driver(error, what) from None
+        problem = heard.problem()
+        if problem is not None:
+            raise problem
+        self._bucket_seen = True
         return answer
+
+    async def require_bucket(self) -> None:
+        """Find out once whether there is a bucket at all: a HEAD of an object does not tell one 404 from the other.
+
+        Raises BucketNotFoundError, and StorageError's children when the server does not say.
+        """
+        if self._bucket_seen:
+            return
+        what = f"looking for bucket {self.bucket!r}"
+        try:
+            await self.retrying(lambda: self.call("list_objects_v2", what, MaxKeys=1), what)
+        except ObjectNotFoundError as error:
+            raise BucketNotFoundError(str(error)) from None
+        except AccessDeniedError:
+            # What may not be listed is there.
+            self._bucket_seen = True
 
     async def sign(self, method: str, http_method: str, what: str, **parameters: Any) -> HttpRequest:
         """A presigned request, with the credentials that the session has now. Raises StorageError's children."""
@@ -132,8 +165,11 @@ class S3Session:
         """Send a signed request; an answer that is no success is raised as its error."""
         _, transport = await self.open()
         answer = await transport.exchange(request, body=body, receiver=receiver)
-        if answer.status not in (200, 204, 206):
+        if answer.status >= 300:
             raise error_of_answer(answer, what)
+        if answer.status != 200 and (receiver is None or answer.status != 206):
+            raise odd_answer(what, f"HTTP {answer.status} instead of 200")
+        self._bucket_seen = True
         return answer
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:

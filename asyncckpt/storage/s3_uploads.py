@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from asyncckpt.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from asyncckpt.storage.http_status import parsed_date
+from asyncckpt.storage.s3_answers import required
 from asyncckpt.storage.s3_errors import UploadGoneError
 from asyncckpt.storage.s3_objects import S3Object
 
@@ -45,9 +46,11 @@ async def remove_lost_uploads(target: S3Object, *, keep: str | None, age: float)
         answer = await target.session.call("list_multipart_uploads", what, Prefix=target.full_key)
         now = _server_time(answer)
         for upload in answer.get("Uploads", []):
-            upload_id, begun = upload["UploadId"], upload["Initiated"]
+            key, upload_id, begun = (
+                required(upload, name, what) for name in ("Key", "UploadId", "Initiated")
+            )
             recent = (now - begun).total_seconds() <= age + _CLOCK_SLACK_SECONDS
-            candidate = upload["Key"] == target.full_key and upload_id != keep and recent
+            candidate = key == target.full_key and upload_id != keep and recent
             if candidate and await _first_parts(target, upload_id) == []:
                 await _abort(target, upload_id)
     except StorageError as error:
@@ -57,7 +60,7 @@ async def remove_lost_uploads(target: S3Object, *, keep: str | None, age: float)
 
 def _server_time(answer: Mapping[str, Any]) -> datetime:
     text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    return parsedate_to_datetime(text) if text else datetime.now(UTC)
+    return parsed_date(text) or datetime.now(UTC)
 
 
 async def _abort(target: S3Object, upload_id: str) -> None:

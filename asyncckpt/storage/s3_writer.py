@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from asyncckpt._aio import ShieldTimeoutError, shield
+from asyncckpt._aio import ShieldTimeoutError, run_shielded, shield
 from asyncckpt.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
@@ -21,8 +21,10 @@ from asyncckpt.model.digests import Buffer
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.s3_answers import required
 from asyncckpt.storage.s3_errors import UploadGoneError
 from asyncckpt.storage.s3_objects import (
+    UNTOLD,
     WRITE_ID_NAME,
     S3Object,
     Settlement,
@@ -121,7 +123,8 @@ class S3Writer(ObjectWriter):
                 ChecksumCRC32C=checksum,
             )
             answer = await self._session.exchange(request, what, body=views)
-            return {"PartNumber": index + 1, "ETag": answer.headers["etag"], "ChecksumCRC32C": checksum}
+            etag = required(answer.headers, "etag", what)
+            return {"PartNumber": index + 1, "ETag": etag, "ChecksumCRC32C": checksum}
 
         return await send_checked(self._session, attempt, views, value, what=what)
 
@@ -147,7 +150,7 @@ class S3Writer(ObjectWriter):
                 raise
             return None
         result = answer.get("CopyPartResult", {})
-        if "ChecksumCRC32C" not in result:
+        if not result.get("ChecksumCRC32C") or not result.get("ETag"):
             return None
         return {
             "PartNumber": index + 1,
@@ -173,45 +176,48 @@ class S3Writer(ObjectWriter):
             if self._closed:
                 raise StorageError(f"the writer of {self._target.key!r} is closed")
             if self._upload_id is None:
-                # Cancelled in the middle, an upload would exist that nobody knows the id of.
-                created = await shield(self._create(), timeout=CLEANUP_TIMEOUT)
-                created.raise_if_cancelled()
-                if isinstance(created.error, ShieldTimeoutError):
-                    raise StorageTimeoutError(
-                        f"{self._target.what('starting the upload of')}: no answer within {CLEANUP_TIMEOUT:.0f} s"
-                    )
-                self._upload_id = created.result()
+                await self._create()
+            assert self._upload_id is not None, "created, or an error was raised"
             return self._upload_id
 
-    async def _create(self) -> str:
+    async def _create(self) -> None:
+        """Start the upload. A cancel waits for the answer to a request under way, but for no further attempt."""
         what = self._target.what("starting the upload of")
         begun = asyncio.get_running_loop().time()
         lost = False
 
-        async def attempt() -> dict[str, Any]:
+        async def request() -> None:
             nonlocal lost
             try:
-                return await self._session.call(
+                answer = await self._session.call(
                     "create_multipart_upload",
                     what,
                     Key=self._target.full_key,
                     ChecksumAlgorithm="CRC32C",
                     Metadata=self._session.metadata(WRITE_ID_NAME, self.write_id),
                 )
+                self._upload_id = str(required(answer, "UploadId", what))
             except NEVER_SENT:
                 raise
-            except (UnavailableError, StorageTimeoutError, asyncio.CancelledError):
+            except (*UNTOLD, asyncio.CancelledError):
                 lost = True
                 raise
 
+        async def attempt() -> None:
+            # Cancelled in the middle, an upload would exist that nobody knows the id of.
+            created = await shield(request(), timeout=CLEANUP_TIMEOUT)
+            created.raise_if_cancelled()
+            if isinstance(created.error, ShieldTimeoutError):
+                raise StorageTimeoutError(f"{what}: no answer within {CLEANUP_TIMEOUT:.0f} s")
+            created.result()
+
         try:
-            answer = await self._session.retrying(attempt, what)
-            self._upload_id = str(answer["UploadId"])
-            return self._upload_id
+            await self._session.retrying(attempt, what)
         finally:
             if lost:
                 age = asyncio.get_running_loop().time() - begun
-                await remove_lost_uploads(self._target, keep=self._upload_id, age=age)
+                removal = remove_lost_uploads(self._target, keep=self._upload_id, age=age)
+                await run_shielded(removal, timeout=CLEANUP_TIMEOUT)
 
     async def commit(self) -> ObjectInfo:
         """Complete the upload. Raises ObjectExistsError, OutcomeUnknownError, StorageError's children."""
@@ -231,7 +237,8 @@ class S3Writer(ObjectWriter):
                 MultipartUpload={"Parts": parts},
                 **extra,
             )
-            return ObjectInfo(self._target.key, size, bare_etag(answer["ETag"]), write_id=self.write_id)
+            version = bare_etag(required(answer, "ETag", what))
+            return ObjectInfo(self._target.key, size, version, write_id=self.write_id)
 
         settlement = Settlement(self._target, self.write_id)
         info = await settlement.of(lambda: self._session.retrying(settlement.watching(attempt), what))

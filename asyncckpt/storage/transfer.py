@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -27,16 +28,16 @@ from asyncckpt.storage.connections import (
     PlainConnection,
     set_kernel_timeouts,
 )
+from asyncckpt.storage.http_status import MAX_ERROR_BODY_BYTES
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
 from asyncckpt.storage.urls import host_of
 
 SLICE_BYTES = 1024 * 1024
 """What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
 SENT_SLICE_BYTES = 8 * 1024 * 1024
-"""What one call sends; the kernel's timeout means silence, however long the slice is."""
+"""What one call sends."""
 SMALL_VIEW_BYTES = 64 * 1024
 """Views below this are joined before they are sent."""
-_MAX_ERROR_BODY_BYTES = 64 * 1024
 # The loop gets the core first. Alternated with 0 in 2 × 12 rounds of 1 GiB to a sink, on 2 cores with a load of
 # about 10: p99 gap of the loop 24–38 → 12–18 ms, throughput within the (wide) spread. Not measured when idle.
 _NICE = 5
@@ -145,6 +146,30 @@ def _path(url: str) -> str:
     return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
 
 
+class Patience:
+    """How long a connection may be silent, when blocking calls are ended by the kernel's timeout.
+
+    Such a call that has moved some bytes returns as if all were well, however long ago they moved: with the whole
+    time as its timeout, a silence would be noticed only by the second or the third call.
+    """
+
+    def __init__(self, timeout: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout = timeout
+        self._clock = clock
+        self.look_seconds = timeout / 4
+        """The kernel's timeout for one call."""
+
+    def move(self, call: Callable[..., int], *args: Any) -> int:
+        """Call it until it moves something. Raises BlockingIOError when it does not in time."""
+        begun = self._clock()
+        while True:
+            try:
+                return call(*args)
+            except BlockingIOError:
+                if self._clock() - begun >= self._timeout * 0.99:
+                    raise
+
+
 class _Talk:
     """One request and its answer on one connection.
 
@@ -161,8 +186,9 @@ class _Talk:
         self._ahead = 0
         assert connection.sock is not None, "connected by Connections.take"
         self._sock: Any = connection.sock
+        self._patience = Patience(timeout)
         if self._direct:
-            set_kernel_timeouts(self._sock, timeout)
+            set_kernel_timeouts(self._sock, self._patience.look_seconds)
 
     def send(self, target: str, headers: Mapping[str, str], body: Sequence[Buffer]) -> None:
         self._sock.settimeout(self._timeout)
@@ -182,12 +208,19 @@ class _Talk:
             self._sock.settimeout(None)
         try:
             for chunk in _chunks(body, self._connection.gather_buffer()):
-                self._sock.sendall(chunk)
+                self._send_chunk(chunk)
         except (BlockingIOError, TimeoutError):
             raise
         except OSError as error:
             # A server that stops listening has often answered already.
             self._refused = error
+
+    def _send_chunk(self, chunk: memoryview) -> None:
+        if not self._direct:
+            self._sock.sendall(chunk)
+            return
+        while chunk.nbytes:
+            chunk = chunk[self._patience.move(self._sock.send, chunk) :]
 
     def receive(self, receiver: Receiver | None) -> tuple[HttpAnswer, bool]:
         """The answer, and whether the connection can be used again."""
@@ -204,7 +237,7 @@ class _Talk:
                 response.status, {name.lower(): value for name, value in response.getheaders()}
             )
             if receiver is None or response.status not in (200, 206):
-                answer = replace(answer, body=response.read(_MAX_ERROR_BODY_BYTES))
+                answer = replace(answer, body=response.read(MAX_ERROR_BODY_BYTES))
                 complete = response.isclosed()
             else:
                 complete = self._fill(response, receiver.views(answer))
@@ -239,7 +272,9 @@ class _Talk:
             self._ahead -= done
         while done < view.nbytes:
             wanted = min(SLICE_BYTES, view.nbytes - done)
-            got = self._sock.recv_into(view[done : done + wanted], wanted, socket.MSG_WAITALL)
+            got = self._patience.move(
+                self._sock.recv_into, view[done : done + wanted], wanted, socket.MSG_WAITALL
+            )
             if got == 0:
                 raise http.client.IncompleteRead(b"", view.nbytes - done)
             done += got

@@ -10,10 +10,7 @@ import urllib3
 
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage.connections import ConnectionSettings
-
-
-class UnreachableError(UnavailableError):
-    """No connection could be made: the request was never sent."""
+from asyncckpt.storage.http_status import RefusedError, UnreachableError
 
 
 class ConnectTimeoutError(StorageTimeoutError):
@@ -39,7 +36,7 @@ def connect_error(
     if isinstance(error, socket.gaierror):
         return UnreachableError(f"{host} can't be found ({error.strerror}); check the endpoint")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return UnreachableError(f"{host} can't be reached ({reason}); check the endpoint")
+    return RefusedError(f"{host} can't be reached ({reason}); check the endpoint")
 
 
 def talk_error(

@@ -24,6 +24,7 @@ When = Literal["before", "after"]
 _KINDS: tuple[type[StorageError], ...] = (
     errors.StorageError,
     errors.ObjectNotFoundError,
+    errors.BucketNotFoundError,
     errors.ObjectExistsError,
     errors.AccessDeniedError,
     errors.RangeError,

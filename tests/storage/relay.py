@@ -10,7 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.storage.scripted_server import ScriptedServer, read_request
 
-Fate = Literal["pass", "lose request", "lose answer", "flip a bit", "stay silent"]
+Fate = Literal[
+    "pass", "lose request", "lose answer", "flip a bit", "stay silent", "answer oddly", "refuse oddly"
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Relay(ScriptedServer):
         self._upstream = (parts.hostname, parts.port)
         self.endpoint_url = self.url
         self.seen: list[Seen] = []
+        self.odd_answer = b""
+        """What "answer oddly" says after the request was carried out, and "refuse oddly" instead of it."""
         self.decide: Callable[[Seen], Fate] = lambda _: "pass"
 
     def once(self, operation: str, fate: Fate) -> None:
@@ -80,7 +84,12 @@ class Relay(ScriptedServer):
             return
         if fate == "flip a bit":
             body[len(body) // 2] ^= 1
+        if fate == "refuse oddly":
+            client.sendall(self.odd_answer)
+            return
         answer = self._ask([*lines, "Connection: close"], bytes(body))
+        if fate == "answer oddly":
+            answer = self.odd_answer
         if fate != "lose answer":
             client.sendall(answer)
 

@@ -13,11 +13,15 @@ Handler = Callable[[socket.socket], None]
 
 
 class ScriptedServer:
-    """Calls `handler(connection)` in a thread for each connection; all threads are joined at the end."""
+    """Calls `handler(connection)` in a thread for each connection; all threads are joined at the end.
+
+    It has its port from the beginning; before the block is entered nobody listens there.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.bind(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.connections = 0
@@ -26,6 +30,7 @@ class ScriptedServer:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
+        self._listener.listen(64)
         self._start(self._accept)
         return self
 

@@ -18,7 +18,6 @@ from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.storage_contract import StorageContract
 
-
 HOOKS_WITH_A_DEFAULT = frozenset({"_close"})
 
 

@@ -79,7 +79,7 @@ async def test_a_missing_bucket(front: GcsFront) -> None:
         for attempt in (storage.write("key", b"data"), storage.read("key"), storage.stat("key")):
             with pytest.raises(ObjectNotFoundError):
                 await attempt
-        with pytest.raises(ObjectNotFoundError, match="check the bucket"):
+        with pytest.raises(ObjectNotFoundError, match="create it, or check its name"):
             [info async for info in storage.list()]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncckpt.errors import AccessDeniedError, StorageTimeoutError, UnavailableError
+from asyncckpt.storage.http_status import RefusedError
 from asyncckpt.storage.retry import CircuitBreaker, RetryPolicy, on_retry, retrying
 
 
@@ -77,6 +78,30 @@ async def test_budget_ends_the_attempts() -> None:
     with pytest.raises(UnavailableError):
         await run(flaky, clock, RetryPolicy(attempts=9, base_delay=4, max_delay=4, budget=10))
     assert clock.slept == [4, 4]
+
+
+async def test_a_server_that_is_away_is_waited_for_within_the_budget() -> None:
+    clock, flaky = Clock(), Flaky(*[RefusedError(str(n)) for n in range(9)])
+    with pytest.raises(RefusedError, match=r"^4$"):
+        await run(flaky, clock, RetryPolicy())
+    assert clock.slept == [0.4, 1.6, 6.4, 10.0]
+    assert sum(clock.slept) * (1 - RetryPolicy().jitter) > 9
+    clock, flaky = Clock(), Flaky(*[RefusedError(str(n)) for n in range(9)])
+    with pytest.raises(RefusedError):
+        await run(flaky, clock, RetryPolicy(attempts=2, budget=0.3))
+    assert clock.slept == [0.15]
+
+
+async def test_waiting_for_a_server_that_is_away_does_not_open_the_circuit() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(failures=2, cooldown=5, clock=clock)
+    away = Flaky(*[RefusedError(str(n)) for n in range(4)])
+    assert await run(away, clock, RetryPolicy(), breaker) == 42
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            await run(Flaky(*[RefusedError("x")] * 5), clock, RetryPolicy(), breaker)
+    with pytest.raises(UnavailableError, match="2 requests in a row failed"):
+        await run(Flaky(), clock, RetryPolicy(), breaker)
 
 
 async def test_retries_are_reported_with_their_reason() -> None:

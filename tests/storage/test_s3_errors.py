@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
 import pytest
 from botocore import exceptions
 
@@ -17,6 +21,7 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from asyncckpt.storage.http_status import RefusedError, UnreachableError
 from asyncckpt.storage.s3_errors import (
     BodyMismatchError,
     UploadGoneError,
@@ -25,7 +30,7 @@ from asyncckpt.storage.s3_errors import (
     error_of_driver,
 )
 from asyncckpt.storage.transfer import HttpAnswer
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 BY_CODE = [
     ("NoSuchKey", 404, ObjectNotFoundError),
@@ -100,6 +105,13 @@ def test_a_bucket_elsewhere_names_its_region() -> None:
     assert "'region_name': 'eu-west-1'" in str(error_of_answer(answer, "x"))
 
 
+def test_a_connection_that_was_reset_may_have_carried_the_request() -> None:
+    reset = exceptions.EndpointConnectionError(
+        endpoint_url="http://h", error=aiohttp.ClientOSError(104, "reset")
+    )
+    assert type(error_of_driver(reset, "completing")) is UnavailableError
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -107,6 +119,13 @@ def test_a_bucket_elsewhere_names_its_region() -> None:
         (exceptions.ConnectTimeoutError(endpoint_url="http://h"), ConnectTimeoutError),
         (exceptions.ReadTimeoutError(endpoint_url="http://h"), StorageTimeoutError),
         (exceptions.EndpointConnectionError(endpoint_url="http://h"), UnreachableError),
+        (
+            exceptions.EndpointConnectionError(
+                endpoint_url="http://h",
+                error=aiohttp.ClientConnectorError(cast(Any, SimpleNamespace(host="h")), OSError(111, "x")),
+            ),
+            RefusedError,
+        ),
         (exceptions.SSLError(endpoint_url="http://h", error="x"), UnreachableError),
         (exceptions.ConnectionClosedError(endpoint_url="http://h"), UnavailableError),
         (exceptions.HTTPClientError(error="x"), UnavailableError),

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from asyncckpt.storage.s3 import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket, S3Server, Toxiproxy
 from tests.storage.relay import Fate, Relay, Seen
+from tests.storage.scripted_server import ScriptedServer, answering
 
 MIB = 1024 * 1024
 DATA = os.urandom(12 * MIB + 17)
@@ -284,6 +285,51 @@ async def test_a_refused_endpoint(minio_bucket: S3Bucket) -> None:
                 await call
         with pytest.raises(UnavailableError, match="can't be reached"):
             [info async for info in storage.list()]
+
+
+async def test_a_server_that_comes_up_in_the_meantime_is_waited_for() -> None:
+    server = ScriptedServer(answering(b"", extra='ETag: "e"\r\n'))
+    lines: list[str] = []
+
+    with ExitStack() as running:
+
+        def note(line: str) -> None:
+            lines.append(line)
+            if len(lines) == 3:
+                call_blocking(running.enter_context, server)
+
+        token = on_retry.set(note)
+        try:
+            given = {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": server.url}}
+            patient = RetryPolicy(base_delay=0.001)
+            async with S3Storage("bucket", storage_options=given, retry=patient) as storage:
+                assert (await storage.write("k", b"abc")).version == "e"
+                assert (await storage.stat("k")).version == "e"
+        finally:
+            on_retry.reset(token)
+    assert len(lines) == 3
+    assert all("can't be reached (Connection refused)" in line for line in lines)
+
+
+async def test_a_cancel_between_two_attempts_to_start_an_upload_ends_at_once() -> None:
+    """What is shielded is the request whose answer has the upload's id, not the wait for the next one."""
+    pausing = asyncio.Event()
+    token = on_retry.set(lambda _: pausing.set())
+    nobody = ScriptedServer(answering(b""))
+    given = {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": nobody.url}}
+    endless = RetryPolicy(attempts=2, base_delay=10_000, budget=1_000_000)
+    async with S3Storage("bucket", storage_options=given, retry=endless) as storage:
+        try:
+            saving = asyncio.create_task(save(storage, "k", exclusive=False))
+        finally:
+            on_retry.reset(token)
+        await pausing.wait()
+        saving.cancel()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert saving.cancelled()
+    with nobody:
+        pass
 
 
 # -- refusals --------------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ import pytest_asyncio
 
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage import connections
-from asyncckpt.storage.connections import ConnectionSettings
-from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Transport
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
+from asyncckpt.storage.connections import Abort, Connections, ConnectionSettings
+from asyncckpt.storage.http_status import UnreachableError
+from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Patience, Transport, exchange
+from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
 SECRET_PATH = "/bucket/key?X-Amz-Signature=0123456789abcdef"
@@ -260,6 +261,50 @@ async def test_no_connection_is_an_error_of_its_own() -> None:
             await transport.exchange(HttpRequest("GET", url))
     finally:
         await transport.aclose()
+
+
+def test_silence_is_noticed_in_time_although_calls_return_early() -> None:
+    now = 0.0
+
+    def silent() -> int:
+        nonlocal now
+        now += patience.look_seconds
+        raise BlockingIOError
+
+    def half() -> int:
+        nonlocal now
+        now += patience.look_seconds
+        return 5
+
+    patience = Patience(8, clock=lambda: now)
+    assert patience.look_seconds == 2
+    assert patience.move(half) == 5
+    assert patience.move(half) == 5
+    with pytest.raises(BlockingIOError):
+        patience.move(silent)
+    assert now == 4 + 8
+
+
+def test_an_abort_just_before_the_connection_is_made_is_not_lost() -> None:
+    class Early(Abort):
+        """Called when the socket is known and not connected yet: there is nothing to shut down at that moment."""
+
+        def attach(self, handle: socket.socket | None) -> None:
+            super().attach(handle)
+            if handle is not None:
+                self()
+
+    heads: list[list[str]] = []
+
+    def note(connection: socket.socket) -> None:
+        heads.append(read_request(connection)[0])
+
+    pool = Connections(ConnectionSettings(read_timeout=5))
+    with ScriptedServer(note) as server:
+        with pytest.raises(UnavailableError):
+            exchange(pool, HttpRequest("GET", server.url), Early())
+    pool.close()
+    assert [head for head in heads if head] == []
 
 
 async def test_a_receiver_that_raises_passes_and_costs_the_connection(transport: Transport) -> None:
