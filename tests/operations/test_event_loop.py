@@ -62,7 +62,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 async def test_the_heavy_steps_of_a_save_run_in_threads(recorder: Recorder) -> None:
     """More tensors than are worth a thread, so that nothing may be done in place."""
-    recorder.watch(save, "assemble")
+    recorder.watch(save, "flatten")
     recorder.watch(save, "normalise")
     recorder.watch(mlcp.MlcpFormat, "plan")
     recorder.watch(stage, "_copy")
