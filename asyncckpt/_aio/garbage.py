@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY_OBJECTS = 20_000
+_LONG_PAUSE_SECONDS = 0.02
 _PIECE = 10_000
 _CONTAINERS: Final = frozenset({dict, list})
 
@@ -30,29 +32,34 @@ class _Pauses:
         self._lock = threading.Lock()
         self._count = 0
         self._was_enabled = False
+        self._began = 0.0
 
     def begin(self) -> None:
         with self._lock:
             if self._count == 0:
                 self._was_enabled = gc.isenabled()
                 gc.disable()
+                self._began = time.monotonic()
             self._count += 1
 
     def end(self) -> None:
         with self._lock:
             self._count -= 1
             if self._count == 0 and self._was_enabled:
-                _age_young_objects()
+                long = time.monotonic() - self._began > _LONG_PAUSE_SECONDS
+                # The count is of those made less those freed: it may be small although many are new.
+                if long or gc.get_count()[0] > _MANY_OBJECTS:
+                    _age_young_objects()
                 gc.enable()
 
 
 def _age_young_objects() -> None:
-    """Spare the next collection, on whatever thread it comes, all that was made during the pause.
+    """Spare the next collection, on whatever thread it comes, all that was made during a pause.
 
-    Only after many: what is garbage among them is then found by a full collection and not before.
+    Not after every pause: what is garbage among them is then found by a full collection and not before.
     """
     # A process that froze objects itself wants them to stay so.
-    if gc.get_count()[0] > _MANY_OBJECTS and gc.get_freeze_count() == 0:
+    if gc.get_freeze_count() == 0:
         gc.freeze()
         gc.unfreeze()
 

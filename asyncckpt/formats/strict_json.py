@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.binary import decode_utf8
@@ -23,40 +24,51 @@ def dump_json(value: Json) -> str:
 
     Large values are encoded in batches: one call for 20 000 tensors would hold the GIL for too long.
     """
-    written: list[str] = []
-    _write(value, written)
-    return "".join(written)
+    return "".join(json_pieces(value))
 
 
-def _write(value: Json, written: list[str]) -> None:
+def json_pieces(value: Json) -> Iterator[str]:
+    """The text of `dump_json` in short pieces, which are the same for the same value."""
     if _weight(value) <= _BATCH:
-        written.append(_dumps(value))
-    elif isinstance(value, dict):
-        _write_batches(list(value.items()), "{}", written)
-    else:
-        _write_batches([(None, item) for item in value], "[]", written)
+        yield _dumps(value)
+        return
+    # A stack of our own: no depth of nesting can exhaust Python's.
+    open_containers = [_pieces_of(value)]
+    while open_containers:
+        piece = next(open_containers[-1], None)
+        if piece is None:
+            open_containers.pop()
+        elif isinstance(piece, _Heavy):
+            open_containers.append(_pieces_of(piece.value))
+        else:
+            yield piece
 
 
-def _write_batches(items: list[tuple[str | None, Json]], brackets: str, written: list[str]) -> None:
-    """The members of an object, or the items of a list, which have no keys: light ones together, heavy ones alone."""
+class _Heavy(NamedTuple):
+    """A list or an object that is too large to be encoded in one call."""
+
+    value: Json
+
+
+def _pieces_of(container: Json) -> Iterator[str | _Heavy]:
+    """The text of a heavy container: light children together, heavy ones as they are."""
+    is_object = isinstance(container, dict)
+    separator, end = "{}" if is_object else "[]"
     batch: list[tuple[str | None, Json]] = []
     total = 0
-    separator = brackets[0]
-    for key, value in items:
+    for key, value in container.items() if is_object else ((None, item) for item in container):
         weight = 1 if type(value) in _SCALARS else _weight(value)
         if batch and total + weight > _BATCH:
-            written += separator, _dump_batch(batch)
+            yield separator + _dump_batch(batch)
             separator, batch, total = ",", [], 0
         if weight > _BATCH:
-            written += separator, "" if key is None else f"{json.dumps(key)}:"
+            yield separator if key is None else f"{separator}{json.dumps(key)}:"
             separator = ","
-            _write(value, written)
+            yield _Heavy(value)
         else:
             batch.append((key, value))
             total += weight
-    if batch:
-        written += separator, _dump_batch(batch)
-    written.append(brackets[1])
+    yield (separator + _dump_batch(batch) if batch else "") + end
 
 
 def _dump_batch(batch: list[tuple[str | None, Json]]) -> str:

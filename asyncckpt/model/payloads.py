@@ -20,11 +20,11 @@ from asyncckpt.model.metadata import Json
 PAYLOAD_BYTES: Final = 16 * 1024
 """Values from this length on are payloads, in formats that have bytes among their dtypes."""
 PAYLOAD_DTYPE: Final = "uint8"
-PAYLOAD_SUFFIXES: Final = {bytes: "#bytes", str: "#str"}
+PAYLOAD_SUFFIXES: Final[dict[type, str]] = {bytes: "#bytes", str: "#str"}
 """What is added to the keys of a value to name its payload."""
 
-_TAGS: Final = {bytes: "pb", str: "ps"}
-_KINDS: Final = {tag: kind for kind, tag in _TAGS.items()}
+_TAGS: Final[dict[type, str]] = {bytes: "pb", str: "ps"}
+_KINDS: Final[dict[str, type]] = {tag: kind for kind, tag in _TAGS.items()}
 # No single step holds the GIL for longer than a millisecond.
 _STEP = 512 * 1024
 
@@ -44,7 +44,8 @@ class Payload(NamedTuple):
     tag: str
 
     @property
-    def kind(self) -> type[bytes] | type[str]:
+    def kind(self) -> type:
+        """bytes or str."""
         return _KINDS[self.tag]
 
     def decode(self, array: np.ndarray) -> bytes | str:

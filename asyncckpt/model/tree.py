@@ -8,7 +8,7 @@ adds '#2'. Large bytes and strings get a name of that kind, too (see payloads.py
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -208,7 +208,7 @@ class _Walk:
         nodes: list[Json] = []
         has_keys = isinstance(value, dict)
         # A copy, because what is visited between two children may be changed by another thread.
-        children: list[tuple[str | int, Any]] = list(value.items() if has_keys else enumerate(value))
+        children: Iterable[tuple[str | int, Any]] = value.copy().items() if has_keys else enumerate([*value])
         self._frames.append(_Frame(iter(children), nodes, has_keys, name, path, (*around, id(value))))
         return {tag: nodes} if tag else nodes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from asyncckpt._aio import run_in_thread, without_collection
+from asyncckpt._aio import dismantle, run_in_thread, without_collection
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.digests import MIN_CHUNK_BYTES
@@ -81,22 +81,30 @@ async def diff(
             storage_options=storage_options if second_options is None else second_options,
         ) as second,
     ):
-        found = await run_sized(
-            first.threads, len(first.tensors) + len(second.tensors), _look, first, second, values
-        )
-        for name in found.unread:
-            change = await _compare(name, first, second, values=values)
-            if change is not None:
-                found.changed[name] = change
-        return DiffReport(
-            header=tuple(_header(first, second)),
-            metadata=tuple(await first.threads.run(_metadata, first.metadata, second.metadata)),
-            added=found.added,
-            removed=found.removed,
-            changed=tuple(found.changed[name] for name in found.common if name in found.changed),
-            unchanged=len(found.common) - len(found.changed),
-            state=tuple(await _state(first, second)),
-        )
+        report = await _diff(first, second, values=values)
+        remains = [*first.remains(), *second.remains()]
+    if remains:
+        del first, second
+        await run_in_thread(dismantle, remains)
+    return report
+
+
+async def _diff(first: Checkpoint, second: Checkpoint, *, values: bool) -> DiffReport:
+    tensors = len(first.tensors) + len(second.tensors)
+    found = await run_sized(first.threads, tensors, _look, first, second, values)
+    for name in found.unread:
+        change = await _compare(name, first, second, values=values)
+        if change is not None:
+            found.changed[name] = change
+    return DiffReport(
+        header=tuple(_header(first, second)),
+        metadata=tuple(await first.threads.run(_metadata, first.metadata, second.metadata)),
+        added=found.added,
+        removed=found.removed,
+        changed=tuple(found.changed[name] for name in found.common if name in found.changed),
+        unchanged=len(found.common) - len(found.changed),
+        state=tuple(await _state(first, second)),
+    )
 
 
 async def _state(first: Checkpoint, second: Checkpoint) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from asyncckpt._aio import dismantle, without_collection
+from asyncckpt._aio import dismantle, run_in_thread, without_collection
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
@@ -86,10 +86,10 @@ async def load(
 ) -> Any:
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
-    `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state whose arrays are filled
-    in place: what comes back is the saved state, made of those arrays. With `strict` (the default) they must fit
-    exactly, else a LoadReport says what did not. With
-    `leaves="numpy"` arrays of frameworks come back as numpy's.
+    `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state
+    whose arrays are filled in place: what comes back is the saved state, made of those arrays. With `strict` (the
+    default) they must fit exactly, else a LoadReport says what did not. With `leaves="numpy"` arrays of frameworks
+    come back as numpy's.
 
     Raises CheckpointNotFoundError, FormatError subclasses (ChecksumMismatchError names the tensor), MismatchError,
     TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the arrays of `into` may
@@ -104,15 +104,22 @@ async def load(
         progress=progress,
         storage_options=storage_options,
     ) as checkpoint:
-        names, structure = await run_sized(
-            checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only
-        )
-        partial = only is not None
-        if into is None:
-            arrays = await checkpoint.read_many([*names, *checkpoint.payloads])
-            state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
-            return state if strict else LoadReport(state, checkpoint.metadata, (), ())
-        return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
+        result = await _load(checkpoint, only, into, leaves=leaves, strict=strict)
+        remains = checkpoint.remains()
+    if remains:
+        del checkpoint
+        await run_in_thread(dismantle, remains)
+    return result
+
+
+async def _load(checkpoint: Checkpoint, only: Only | None, into: Any, *, leaves: Leaves, strict: bool) -> Any:
+    names, structure = await run_sized(checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only)
+    partial = only is not None
+    if into is None:
+        arrays = await checkpoint.read_many([*names, *checkpoint.payloads])
+        state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
+        return state if strict else LoadReport(state, checkpoint.metadata, (), ())
+    return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
 
 
 def _wanted(checkpoint: Checkpoint, only: Only | None) -> tuple[list[str], Json]:

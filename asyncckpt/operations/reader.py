@@ -122,6 +122,11 @@ class Checkpoint:
         """Where reads tell of their progress."""
         return self._fetcher.report
 
+    def remains(self) -> list[object]:
+        """What there is of it for each of many tensors: who has opened it for himself lets go of this last."""
+        listed = (tensor for shard in self.metadata.shards for tensor in shard.tensors)
+        return [*self._index.tensors, *listed] if len(self._stored) > INLINE_TENSORS else []
+
     def stored(self, name: str) -> StoredTensor | None:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
         return None if name in self._joined else self._find(name)
