@@ -19,6 +19,7 @@ from benchmarks.scenarios.formats import compare_formats
 from benchmarks.scenarios.idle import idle_gaps
 from benchmarks.scenarios.planning import time_planning
 from benchmarks.scenarios.training import slow_down
+from benchmarks.scenarios.values import value_gaps
 from benchmarks.states import MIB, State, large_tensors, small_tensors
 from benchmarks.targets import MINIO, SINK, TARGETS, Target, open_target
 from tests.servers import ServerUnavailableError
@@ -61,6 +62,9 @@ class Suite:
         if "planning" in self.choice.scenarios:
             _say("planning and parsing")
             self.figures += await time_planning(self.small)
+        if "values" in self.choice.scenarios:
+            _say("plain values and very many tensors")
+            self.figures += await value_gaps()
         if "formats" in self.choice.scenarios:
             _say("formats")
             found = await compare_formats(self.large, rounds=self.choice.rounds, names=self.choice.formats)

@@ -88,7 +88,7 @@ def files_of(
 ) -> list[bytes]:
     """The files that saving the state makes: the one that is opened first, then the others in order."""
     flat = flatten(state)
-    shard = ShardData.from_arrays(flat.tensors)
+    shard = ShardData.from_arrays(flat.tensors | flat.payloads)
     views = shard.views
     counts = [len(views) // shards] * (shards - 1)
     content = Content(

@@ -32,7 +32,8 @@ from asyncckpt.formats.sdnb_amend import amend
 from asyncckpt.formats.sdz import SdzFormat
 from asyncckpt.formats.strict_json import load_json
 from asyncckpt.formats.zip_archive import ZipLimits, read_archive
-from asyncckpt.model.structure import flat_structure, rebuild, structure_names
+from asyncckpt.model.payloads import payload_names
+from asyncckpt.model.structure import flat_structure, rebuild, structure_names, structure_values
 from asyncckpt.operations.mldf_validate import Validation
 from fuzz.files import split
 from fuzz.reading import drive, read_all
@@ -143,8 +144,10 @@ def _structure(data: bytes) -> None:
     structure = load_json(data, "the tree")
     names = structure_names(structure)
     arrays = {name: np.zeros((2,), np.float32) for name in names}
-    rebuild(structure, arrays, leaves="numpy")
-    rebuild(structure, {}, leaves="numpy", partial=True)
+    payloads = {name: np.zeros((2,), np.uint8) for name in payload_names(structure)}
+    rebuild(structure, arrays | payloads, leaves="numpy")
+    rebuild(structure, payloads, leaves="numpy", partial=True)
+    list(structure_values(structure))
     rebuild(flat_structure(names), arrays)
 
 

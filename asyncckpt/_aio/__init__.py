@@ -4,12 +4,13 @@
 `WorkerThreads` and `run_in_thread` run blocking code; its thread is done before anyone sees a cancel.
 `fan_out` keeps a bounded number of coroutines in flight, `ByteBudget` a bounded number of bytes. None of them
 holds a loop, an executor or a thread in a module global. `collection_paused` keeps the garbage collector out of
-short bursts of work on very many objects. `StartingUnlisted` keeps the tasks of drivers out of everybody's reach.
+short bursts of work on very many objects, and `dismantle` lets go of them. `StartingUnlisted` keeps the tasks of
+drivers out of everybody's reach.
 """
 
 from asyncckpt._aio.budget import ByteBudget, Reservation
 from asyncckpt._aio.fanout import fan_out
-from asyncckpt._aio.garbage import collection_paused, without_collection
+from asyncckpt._aio.garbage import collection_paused, dismantle, without_collection
 from asyncckpt._aio.shield import ShieldBrokenError, Shielded, ShieldTimeoutError, run_shielded, shield
 from asyncckpt._aio.threads import WorkerThreads, run_in_thread
 from asyncckpt._aio.unlisted import StartingUnlisted
@@ -23,6 +24,7 @@ __all__ = [
     "StartingUnlisted",
     "WorkerThreads",
     "collection_paused",
+    "dismantle",
     "fan_out",
     "run_in_thread",
     "run_shielded",

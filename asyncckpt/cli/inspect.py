@@ -47,6 +47,7 @@ def _as_json(checkpoint: Checkpoint, head: bytes | None) -> Json:
         "metadata": _metadata_json(checkpoint),
         "details": dict(checkpoint.details),
         "tensors": [_tensor_json(tensor) for tensor in checkpoint.tensors.values()],
+        "payloads": [{"name": p.name, "size": p.size} for p in checkpoint.payloads.values()],
     }
     return shown if head is None else {**shown, "hex": head.hex()}
 
@@ -73,6 +74,11 @@ def _print(checkpoint: Checkpoint) -> None:
     print(f"format    {checkpoint.format} {checkpoint.version}")
     print(f"size      {human_size(checkpoint.size)} in {len(checkpoint.files)} file(s)")
     print(f"tensors   {len(checkpoint.tensors)}, {human_size(stored)}")
+    if checkpoint.payloads:
+        held = sum(payload.size for payload in checkpoint.payloads.values())
+        print(
+            f"payloads  {len(checkpoint.payloads)}, {human_size(held)}: large bytes and strings of the state"
+        )
     print(f"state     {'a tree' if checkpoint.tree is not None else 'foreign: a flat dict of arrays'}")
     for name, value in _metadata_json(checkpoint).items():
         if value not in ("", {}, None):

@@ -16,6 +16,7 @@ from asyncckpt.formats.render import render
 from asyncckpt.model.digests import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.payloads import PAYLOAD_DTYPE
 from asyncckpt.model.shard import ShardData
 
 
@@ -40,6 +41,11 @@ class ICheckpointFormat(ABC):
     def seals(self) -> frozenset[Seal]:
         """How the files that it writes, with the options it has, are protected."""
         return frozenset()
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether large bytes and strings of a state are stored beside its tensors; else they are text in its tree."""
+        return self.dtypes is None or PAYLOAD_DTYPE in self.dtypes
 
     @abstractmethod
     def sniff(self, head: memoryview, source: SourceInfo) -> bool:

@@ -42,6 +42,7 @@ _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
 _TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
 _MANY_NAMES = 256
+_ESCAPED_AT_ONCE = 256 * 1024
 
 
 def has_traces(data: Buffer, *, escaped: bool = False) -> bool:
@@ -136,7 +137,9 @@ class BlockText:
 
 
 def _escape(text: str) -> str:
-    return json.dumps(text)[1:-1]
+    """In steps: a tree may have megabytes, and one call would hold the GIL for all of it."""
+    steps = range(0, len(text), _ESCAPED_AT_ONCE)
+    return "".join(json.dumps(text[start : start + _ESCAPED_AT_ONCE])[1:-1] for start in steps)
 
 
 @dataclass(frozen=True, slots=True)

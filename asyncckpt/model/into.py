@@ -40,7 +40,7 @@ def tensors_into(structure: Json, state: Any, *, registry: LeafRegistry = LEAVES
     of the state would get two tensors, LayoutError for a malformed structure.
     """
     stored = structure_leaves(structure)
-    _, places = walk_state(state, registry=registry)
+    places = walk_state(state, registry=registry).places
     matched, missing = _match({path: name for path, name, _ in stored}, places)
     arrays: dict[str, dict[Hashable, np.ndarray]] = {}
     existing: dict[Path, Any] = {}

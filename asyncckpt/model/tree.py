@@ -2,21 +2,23 @@
 
 A state is made of dicts and OrderedDicts (keys are str or int), lists and tuples, with arrays and plain values
 at the leaves. A tensor's name is its keys joined by '.', as torch and safetensors have it; only a collision
-adds '#2'.
+adds '#2'. Large bytes and strings get a name of that kind, too (see payloads.py).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from asyncckpt.errors import UnsupportedDtypeError, UnsupportedStateError
+from asyncckpt.model.capture import CapturedTuple
 from asyncckpt.model.leaves import LEAVES, LeafAdapter, LeafRegistry
 from asyncckpt.model.metadata import Json
+from asyncckpt.model.payloads import PAYLOAD_SUFFIXES, encode_payload, is_payload, payload_node
 from asyncckpt.model.plain import NONE_ROOT, PLAIN_TYPES, encode_integer, encode_plain, encode_string
 from asyncckpt.model.structure import MAX_DEPTH, Path, clipped, show_key, show_path
 
@@ -24,16 +26,26 @@ ROOT_NAME: Final = "value"
 """The name of a tensor whose keys leave nothing to make a name of."""
 
 # The tag of each container's node; a list is a list.
-_CONTAINER_TAGS: Final[dict[type, str]] = {dict: "d", OrderedDict: "o", list: "", tuple: "u"}
+_CONTAINER_TAGS: Final[dict[type, str]] = {
+    dict: "d",
+    OrderedDict: "o",
+    list: "",
+    tuple: "u",
+    CapturedTuple: "u",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FlatState:
-    """A state taken apart; the arrays still share memory with it, everything else is a copy."""
+    """A state taken apart; the arrays still share memory with it, everything else is a copy or can't change.
+
+    `payloads` are stored as tensors are, and are none: large bytes and strings.
+    """
 
     tensors: dict[str, np.ndarray]
     structure: Json
     leaf_kinds: dict[str, str]
+    payloads: dict[str, np.ndarray]
 
 
 class LeafPlace(NamedTuple):
@@ -46,22 +58,32 @@ class LeafPlace(NamedTuple):
     node: dict[str, str]
 
 
-def flatten(state: Any, *, registry: LeafRegistry = LEAVES) -> FlatState:
+class PayloadPlace(NamedTuple):
+    """A value that becomes a payload: its name before collisions are settled, and the nodes that speak of it."""
+
+    name: str
+    value: bytes | str
+    nodes: list[dict[str, str]]
+
+
+class Walked(NamedTuple):
+    """A state's structure, in which tensors and payloads have no names yet, and what is to be named."""
+
+    structure: Json
+    places: list[LeafPlace]
+    payloads: list[PayloadPlace]
+
+
+def flatten(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = True) -> FlatState:
     """Take a state apart. Tensors are in the order of the tree; what is the same array twice is there once.
 
-    Raises UnsupportedStateError, with the path, for what can't be stored.
+    Without `payloads`, large bytes and strings stand in the structure as all other plain values do. Raises
+    UnsupportedStateError, with the path, for what can't be stored.
     """
-    return assemble(*walk_state(state, registry=registry))
-
-
-def assemble(structure: Json, places: list[LeafPlace]) -> FlatState:
-    """The second half of `flatten`, for callers that let only the capture, `walk_state`, hold up an event loop.
-
-    Raises UnsupportedStateError, with the path, for leaves that can't be stored.
-    """
+    walked = walk_state(state, registry=registry, payloads=payloads)
     arrays: dict[Hashable, np.ndarray] = {}
     tied: dict[Hashable, list[LeafPlace]] = {}
-    for place in places:
+    for place in walked.places:
         # Before ties are looked for: what can't be stored may share its memory with what can.
         array = _array_of(place)
         key = tie_key(place)
@@ -71,13 +93,25 @@ def assemble(structure: Json, places: list[LeafPlace]) -> FlatState:
         tied[key].append(place)
     tensors: dict[str, np.ndarray] = {}
     kinds: dict[str, str] = {}
-    names = _distinct([group[0].name for group in tied.values()])
-    for name, (key, group) in zip(names, tied.items(), strict=True):
+    # Payloads come last, so that none of them takes a tensor's name.
+    names = iter(
+        _distinct([group[0].name for group in tied.values()] + [place.name for place in walked.payloads])
+    )
+    for (key, group), name in zip(tied.items(), names, strict=False):
         tensors[name] = arrays[key]
         kinds[name] = group[0].adapter.kind
         for place in group:
             place.node["t"] = name
-    return FlatState(tensors, structure, kinds)
+    return FlatState(tensors, walked.structure, kinds, _named_payloads(walked.payloads, names))
+
+
+def _named_payloads(places: list[PayloadPlace], names: Iterator[str]) -> dict[str, np.ndarray]:
+    payloads: dict[str, np.ndarray] = {}
+    for place, name in zip(places, names, strict=True):
+        payloads[name] = encode_payload(place.value)
+        for node in place.nodes:
+            node.update(payload_node(place.value, name))
+    return payloads
 
 
 def tie_key(place: LeafPlace) -> Hashable:
@@ -109,13 +143,12 @@ def _array_of(place: LeafPlace) -> np.ndarray:
         raise UnsupportedStateError(f"{show_path(place.path)}: {error}") from error
 
 
-def walk_state(state: Any, *, registry: LeafRegistry = LEAVES) -> tuple[Json, list[LeafPlace]]:
-    """The structure, with the tensors still unnamed, and the leaves in the order of the tree.
+def walk_state(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = True) -> Walked:
+    """The structure, and its tensors and payloads in the order of the tree. The state may be a captured one.
 
     Raises UnsupportedStateError, with the path, for anything but containers, plain values and known leaves.
     """
-    walk = _Walk(registry)
-    return walk.run(state), walk.places
+    return _Walk(registry, payloads=payloads).run(state)
 
 
 class _Frame(NamedTuple):
@@ -132,17 +165,20 @@ class _Frame(NamedTuple):
 class _Walk:
     """One pass over a state, in its order; the stack of containers is kept here and not in Python's."""
 
-    def __init__(self, registry: LeafRegistry) -> None:
-        self.places: list[LeafPlace] = []
+    def __init__(self, registry: LeafRegistry, *, payloads: bool) -> None:
+        self._places: list[LeafPlace] = []
+        # By identity: nobody can change them, so what is one object is one payload. The places keep them alive.
+        self._payloads: dict[int, PayloadPlace] = {}
         self._registry = registry
+        self._with_payloads = payloads
         self._frames: list[_Frame] = []
 
-    def run(self, state: Any) -> Json:
+    def run(self, state: Any) -> Walked:
         root = self._visit(state, None, (), ())
         while self._frames:
             if self._advance(self._frames[-1]):
                 self._frames.pop()
-        return NONE_ROOT if root is None else root
+        return Walked(NONE_ROOT if root is None else root, self._places, list(self._payloads.values()))
 
     def _advance(self, frame: _Frame) -> bool:
         """Visit children until one is a container itself; True when there are no more."""
@@ -151,7 +187,7 @@ class _Walk:
         for key, child in children:
             if has_keys:
                 nodes.append(_encode_key(key, path))
-            if type(child) in PLAIN_TYPES:
+            if type(child) in PLAIN_TYPES and not is_payload(child):
                 nodes.append(encode_plain(child))
                 continue
             nodes.append(self._visit(child, _joined(name, key), (*path, key), around))
@@ -162,19 +198,30 @@ class _Walk:
     def _visit(self, value: Any, name: str | None, path: Path, around: tuple[int, ...]) -> Json:
         kind = type(value)
         if kind in PLAIN_TYPES:
-            return encode_plain(value)
+            return self._payload(value, name) if is_payload(value) else encode_plain(value)
         if kind not in _CONTAINER_TAGS:
             place = _leaf_place(value, name, path, self._registry)
-            self.places.append(place)
+            self._places.append(place)
             return place.node
         _check_nesting(value, path, around)
         tag = _CONTAINER_TAGS[kind]
         nodes: list[Json] = []
         has_keys = isinstance(value, dict)
         # A copy, because what is visited between two children may be changed by another thread.
-        children: list[tuple[str | int, Any]] = list(value.items() if has_keys else enumerate(value))
+        children: Iterable[tuple[str | int, Any]] = value.copy().items() if has_keys else enumerate([*value])
         self._frames.append(_Frame(iter(children), nodes, has_keys, name, path, (*around, id(value))))
         return {tag: nodes} if tag else nodes
+
+    def _payload(self, value: Any, name: str | None) -> Json:
+        if not self._with_payloads:
+            return encode_plain(value)
+        place = self._payloads.get(id(value))
+        if place is None:
+            named = (name or ROOT_NAME) + PAYLOAD_SUFFIXES[type(value)]
+            place = self._payloads[id(value)] = PayloadPlace(named, value, [])
+        node: dict[str, str] = {}
+        place.nodes.append(node)
+        return node
 
 
 def _check_nesting(value: Any, path: Path, around: tuple[int, ...]) -> None:

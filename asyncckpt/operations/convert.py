@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from asyncckpt._aio import WorkerThreads
+import numpy as np
+
+from asyncckpt._aio import WorkerThreads, without_collection
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
@@ -16,7 +18,7 @@ from asyncckpt.formats.plan import Content
 from asyncckpt.model.digests import Buffer, Checksums
 from asyncckpt.model.metadata import TensorMetadata
 from asyncckpt.model.prune import prune
-from asyncckpt.model.structure import check_structure
+from asyncckpt.model.structure import check_structure, with_values
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
@@ -26,6 +28,7 @@ from asyncckpt.operations.session import (
     WORKER_NICENESS,
     WORKERS,
     hearing_retries,
+    let_go,
 )
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressCallback, ProgressReporter
@@ -83,7 +86,11 @@ async def convert(
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
             chosen = choose_format(to, place.name)
-            content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)
+            # What can't be stored beside the tensors is text in the tree, and has to be there when it is planned.
+            inlined = {} if chosen.has_payloads else await checkpoint.read_many(list(checkpoint.payloads))
+            content, numbers, losses = await threads.run(
+                without_collection(_content), checkpoint, chosen, allow_loss, inlined
+            )
             written = await write_content(
                 content,
                 CheckpointSource(checkpoint, numbers),
@@ -95,12 +102,13 @@ async def convert(
                 report=report,
                 scope=scope,
             )
+            await let_go(threads, content.tree)
             return ConvertReport(
                 key=written.info.key,
                 source_format=checkpoint.format,
                 source_version=checkpoint.version,
                 format=chosen.name,
-                tensors=len(content.tensors),
+                tensors=len(content.tensors) - len(checkpoint.payloads.keys() - inlined.keys()),
                 size=written.size,
                 losses=tuple(losses),
                 warnings=checkpoint.warnings,
@@ -160,20 +168,26 @@ class CheckpointSource(TensorSource):
 
 
 def _content(
-    checkpoint: Checkpoint, chosen: ICheckpointFormat, allow_loss: bool
+    checkpoint: Checkpoint, chosen: ICheckpointFormat, allow_loss: bool, inlined: Mapping[str, np.ndarray]
 ) -> tuple[Content, list[StoredTensor], list[str]]:
-    """What is to be written, without what the format can't hold. Raises as `convert` does."""
+    """What is to be written, without what the format can't hold; `inlined` are payloads that become text.
+
+    Raises as `convert` does.
+    """
     index = checkpoint.index
     # What `load` would refuse is not handed on to a file that looks sound.
     check_structure(index.tree)
+    tree = with_values(index.tree, inlined) if inlined else index.tree
     # What is lost whichever tensors are kept is no reason to drop one.
-    general = chosen.losses(Content((), (0,), index.metadata, index.tree))
+    general = chosen.losses(Content((), (0,), index.metadata, tree))
     unsealed = [
         f"the source is {seal}, the {chosen.name} file would not be"
         for seal in sorted(index.seals - chosen.seals)
     ]
     kept, losses = [], [*unsealed, *general]
     for stored in index.tensors:
+        if stored.name in inlined:
+            continue
         if stored.absent is not None:
             raise MismatchError(f"tensor {stored.name!r} can't be converted: {stored.absent}")
         alone = Content((stored.metadata,), (1,), index.metadata)
@@ -192,7 +206,7 @@ def _content(
     )
     metadata = replace(index.metadata, shards=(), format="", version="")
     counts = tuple(len(s.tensors) for s in shards) or (len(kept),)
-    tree = prune(index.tree, {t.name for t in index.tensors} - names)
+    tree = prune(tree, {t.name for t in index.tensors} - names)
     if len(counts) > 1:
         metadata = replace(metadata, shards=shards)
         by_name = {stored.name: stored for stored in kept}

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncckpt._aio import run_in_thread
+from asyncckpt._aio import dismantle, run_in_thread, without_collection
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.beyond_json import JsonWriter
+from asyncckpt.model.digests import MIN_CHUNK_BYTES
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     Json,
@@ -20,9 +21,10 @@ from asyncckpt.model.metadata import (
     TensorMetadata,
     TrainingMetadata,
 )
-from asyncckpt.operations.diff_state import state_changes
+from asyncckpt.operations.diff_state import Fingerprint, Values, state_changes
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.session import let_go, run_sized
 from asyncckpt.progress import ProgressCallback
 
 _NOT_COMPARED = frozenset({"shards", "timestamp", "format", "version", "extra"})
@@ -89,21 +91,91 @@ async def diff(
             storage_options=storage_options if second_options is None else second_options,
         ) as second,
     ):
-        common = [name for name in first.tensors if name in second.tensors]
-        changed = []
-        for name in common:
-            change = await _compare(name, first, second, values=values)
-            if change is not None:
-                changed.append(change)
-        return DiffReport(
-            header=tuple(_header(first, second)),
-            metadata=tuple(_metadata(first.metadata, second.metadata)),
-            added=tuple(name for name in second.tensors if name not in first.tensors),
-            removed=tuple(name for name in first.tensors if name not in second.tensors),
-            changed=tuple(changed),
-            unchanged=len(common) - len(changed),
-            state=tuple(await run_in_thread(state_changes, first.tree, second.tree)),
-        )
+        report = await _diff(first, second, values=values)
+        remains = [*first.remains(), *second.remains()]
+    if remains:
+        del first, second
+        await run_in_thread(dismantle, remains)
+    return report
+
+
+async def _diff(first: Checkpoint, second: Checkpoint, *, values: bool) -> DiffReport:
+    tensors = len(first.tensors) + len(second.tensors)
+    found = await run_sized(first.threads, tensors, _look, first, second, values)
+    for name in found.unread:
+        change = await _compare(name, first, second, values=values)
+        if change is not None:
+            found.changed[name] = change
+    return DiffReport(
+        header=tuple(_header(first, second)),
+        metadata=tuple(await first.threads.run(_metadata, first.metadata, second.metadata)),
+        added=found.added,
+        removed=found.removed,
+        changed=tuple(found.changed[name] for name in found.common if name in found.changed),
+        unchanged=len(found.common) - len(found.changed),
+        state=tuple(await _state(first, second)),
+    )
+
+
+async def _state(first: Checkpoint, second: Checkpoint) -> list[str]:
+    """The differences of the plain values. Both trees are empty afterwards."""
+    chunk_bytes = first.index.chunk_bytes or MIN_CHUNK_BYTES
+    before = Values(first.tree, await _fingerprints(first, chunk_bytes))
+    after = Values(second.tree, await _fingerprints(second, chunk_bytes))
+    lines = await first.threads.run(without_collection(state_changes), before, after, chunk_bytes)
+    await let_go(first.threads, first.tree)
+    await let_go(second.threads, second.tree)
+    return lines
+
+
+async def _fingerprints(checkpoint: Checkpoint, chunk_bytes: int) -> dict[str, Fingerprint]:
+    """Those of the payloads, which are read only where the file has no checksums of such chunks."""
+    found = {}
+    for name, payload in checkpoint.payloads.items():
+        stored = checkpoint.stored(name)
+        if stored and stored.checksums is not None and checkpoint.index.chunk_bytes == chunk_bytes:
+            found[name] = Fingerprint(payload.size, tuple(stored.checksums.tolist()))
+        else:
+            array = await checkpoint.read(name)
+            found[name] = await checkpoint.threads.run(Fingerprint.of, array.data, chunk_bytes)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known before a tensor is read: `unread` are those that have to be."""
+
+    common: list[str]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: dict[str, TensorChange]
+    unread: list[str]
+
+
+def _look(first: Checkpoint, second: Checkpoint, values: bool) -> _Found:
+    """Compare dtypes, shapes and checksums. For a worker thread, where there are many tensors."""
+    common = [name for name in first.tensors if name in second.tensors]
+    changed: dict[str, TensorChange] = {}
+    unread = []
+    for name in common:
+        a, b = first.tensors[name], second.tensors[name]
+        if a.dtype != b.dtype:
+            changed[name] = TensorChange(name, "dtype", a.dtype, b.dtype)
+        elif a.shape != b.shape:
+            changed[name] = TensorChange(name, "shape", str(list(a.shape)), str(list(b.shape)))
+        else:
+            agree = _checksums_agree(name, first, second)
+            if agree is None or (not agree and values):
+                unread.append(name)
+            elif not agree:
+                changed[name] = TensorChange(name, "bytes", *_shown(name, first, second))
+    return _Found(
+        common,
+        added=tuple(name for name in second.tensors if name not in first.tensors),
+        removed=tuple(name for name in first.tensors if name not in second.tensors),
+        changed=changed,
+        unread=unread,
+    )
 
 
 def _header(first: Checkpoint, second: Checkpoint) -> Iterator[str]:
@@ -116,7 +188,8 @@ def _header(first: Checkpoint, second: Checkpoint) -> Iterator[str]:
             yield f"{what}: {before} -> {after}"
 
 
-def _metadata(first: CheckpointMetadata, second: CheckpointMetadata) -> Iterator[str]:
+def _metadata(first: CheckpointMetadata, second: CheckpointMetadata) -> list[str]:
+    lines = []
     for member in fields(CheckpointMetadata):
         before, after = getattr(first, member.name), getattr(second, member.name)
         if member.name in _NOT_COMPARED or _exactly(before) == _exactly(after):
@@ -124,9 +197,10 @@ def _metadata(first: CheckpointMetadata, second: CheckpointMetadata) -> Iterator
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             for key in sorted({*before, *after}):
                 if _exactly(before.get(key)) != _exactly(after.get(key)):
-                    yield f"{member.name}.{key}: {before.get(key)!r} -> {after.get(key)!r}"
+                    lines.append(f"{member.name}.{key}: {before.get(key)!r} -> {after.get(key)!r}")
         else:
-            yield f"{member.name}: {before!r} -> {after!r}"
+            lines.append(f"{member.name}: {before!r} -> {after!r}")
+    return lines
 
 
 def _exactly(value: Any) -> tuple[Json, Json]:
@@ -137,16 +211,7 @@ def _exactly(value: Any) -> tuple[Json, Json]:
 
 
 async def _compare(name: str, first: Checkpoint, second: Checkpoint, *, values: bool) -> TensorChange | None:
-    a, b = first.tensors[name], second.tensors[name]
-    if a.dtype != b.dtype:
-        return TensorChange(name, "dtype", a.dtype, b.dtype)
-    if a.shape != b.shape:
-        return TensorChange(name, "shape", str(list(a.shape)), str(list(b.shape)))
-    known = _checksums_agree(name, first, second)
-    if known is True:
-        return None
-    if known is False and not values:
-        return TensorChange(name, "bytes", *_shown(name, first, second))
+    """Compare the bytes of a tensor whose dtype and shape are the same."""
     before, after = await first.read(name), await second.read(name)
     same = await run_in_thread(lambda: before.tobytes() == after.tobytes())
     if same:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, fan_out, without_collection
 from asyncckpt.errors import ChecksumMismatchError, FormatError
 from asyncckpt.formats.assemble import check_chunk, check_chunks, gather, require_data, to_array
 from asyncckpt.formats.index import Extent, Frames, Index, StoredTensor
@@ -98,6 +98,7 @@ class Fetcher:
 
         batches = await self._threads.run(without_collection(lambda: list(job_batches(jobs()))))
         await fan_out(run, batches, limit=_DECODERS)
+        await run_sized(self._threads, sum(map(len, batches)), dismantle, batches)
 
     def _check_batch(self, batch: Sequence[Job]) -> None:
         for job in batch:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from asyncckpt._aio import fan_out, without_collection
+from asyncckpt._aio import dismantle, fan_out, without_collection
 from asyncckpt.formats.plan import Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.render import Digesting, own_digest
 from asyncckpt.model.digests import Buffer
 from asyncckpt.operations.parts import DigestBook, PartCutter, Span, zeros
-from asyncckpt.operations.session import WriteSession
+from asyncckpt.operations.session import WriteSession, run_sized
 from asyncckpt.storage.base import ObjectWriter
 
 _HASHED_AHEAD = 2
@@ -88,10 +88,10 @@ class LargeFile:
         size = self._cutter.size(index)
         # What is in memory anyway holds nothing of the budget.
         async with session.budget.reserve(0 if session.source.in_memory else size):
-            spans, checksum, sent = await self._hashed(index)
+            last, checksum, sent = await self._hashed(index)
             self._count_hashed()
             await self._writer.write_part(index, sent, crc32c=checksum)
-        last = next((span.tensor for span in reversed(spans) if span.tensor is not None), None)
+            await run_sized(session.threads, len(sent), dismantle, sent)
         session.report.advance(size, tensor=None if last is None else session.names[last])
 
     def _count_hashed(self) -> None:
@@ -99,8 +99,8 @@ class LargeFile:
         if self._unhashed == 0:
             self._all_hashed.set()
 
-    async def _hashed(self, index: int) -> tuple[list[Span], int, list[Buffer]]:
-        """A part's spans, its CRC32C and its bytes."""
+    async def _hashed(self, index: int) -> tuple[int | None, int, list[Buffer]]:
+        """The last tensor in a part, the part's CRC32C and its bytes."""
         threads = self._session.threads
         if self._session.source.in_memory:
             # Thousands of small tensors in one part would hold up the loop, so all of it is done in a thread.
@@ -109,12 +109,13 @@ class LargeFile:
         views = [await self._fetch(span) for span in spans]
         return await threads.run(self._hash, spans, views)
 
-    def _gather_and_hash(self, index: int) -> tuple[list[Span], int, list[Buffer]]:
+    def _gather_and_hash(self, index: int) -> tuple[int | None, int, list[Buffer]]:
         spans = list(self._cutter.spans(index))
         return self._hash(spans, [self._view(span) for span in spans])
 
-    def _hash(self, spans: list[Span], views: Sequence[Buffer]) -> tuple[list[Span], int, list[Buffer]]:
-        return spans, self._book.hash_part(spans, views), _sent(spans, views)
+    def _hash(self, spans: list[Span], views: Sequence[Buffer]) -> tuple[int | None, int, list[Buffer]]:
+        last = next((span.tensor for span in reversed(spans) if span.tensor is not None), None)
+        return last, self._book.hash_part(spans, views), _sent(spans, views)
 
     async def _fetch(self, span: Span) -> Buffer:
         if span.tensor is None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from asyncckpt._aio import without_collection
+from asyncckpt._aio import dismantle, run_in_thread, without_collection
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
@@ -17,10 +17,10 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.into import Destinations, tensors_into
 from asyncckpt.model.leaves import Leaves
 from asyncckpt.model.metadata import CheckpointMetadata, Json
-from asyncckpt.model.structure import flat_structure, needs_framework, rebuild
+from asyncckpt.model.structure import flat_structure, is_small, needs_framework, rebuild
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, INLINE_TENSORS
+from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, INLINE_TENSORS, run_sized
 from asyncckpt.progress import ProgressCallback
 
 Only = str | Iterable[str] | Callable[[str], bool]
@@ -91,10 +91,10 @@ async def load(
 ) -> Any:
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
-    `only` is a glob, names or a predicate: other tensors are left out. `into` is a state whose arrays are filled
-    in place: what comes back is the saved state, made of those arrays. With `strict` (the default) they must fit
-    exactly, else a LoadReport says what did not. With
-    `leaves="numpy"` arrays of frameworks come back as numpy's.
+    `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state
+    whose arrays are filled in place: what comes back is the saved state, made of those arrays. With `strict` (the
+    default) they must fit exactly, else a LoadReport says what did not. With `leaves="numpy"` arrays of frameworks
+    come back as numpy's.
 
     A file on a local disk is mapped: its bytes stay there until they are needed. asyncckpt replaces files and never
     changes one, but if another program writes into this very file later, arrays that nobody has changed yet show
@@ -115,16 +115,29 @@ async def load(
         progress=progress,
         storage_options=storage_options,
     ) as checkpoint:
-        names = select_names(checkpoint.tensors, only)
-        structure = (
-            checkpoint.tree if checkpoint.tree is not None else flat_structure(list(checkpoint.tensors))
-        )
-        partial = only is not None
-        if into is None:
-            arrays = await checkpoint.read_many(names)
-            state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
-            return state if strict else LoadReport(state, checkpoint.metadata, (), ())
-        return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
+        result = await _load(checkpoint, only, into, leaves=leaves, strict=strict)
+        remains = checkpoint.remains()
+    if remains:
+        del checkpoint
+        await run_in_thread(dismantle, remains)
+    return result
+
+
+async def _load(checkpoint: Checkpoint, only: Only | None, into: Any, *, leaves: Leaves, strict: bool) -> Any:
+    names, structure = await run_sized(checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only)
+    partial = only is not None
+    if into is None:
+        arrays = await checkpoint.read_many([*names, *checkpoint.payloads])
+        state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
+        return state if strict else LoadReport(state, checkpoint.metadata, (), ())
+    return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
+
+
+def _wanted(checkpoint: Checkpoint, only: Only | None) -> tuple[list[str], Json]:
+    """The tensors to load, and the structure to place them in."""
+    names = select_names(checkpoint.tensors, only)
+    tree = checkpoint.tree
+    return names, tree if tree is not None else flat_structure(list(checkpoint.tensors))
 
 
 async def _load_into(
@@ -141,7 +154,7 @@ async def _load_into(
         )
     loaded = [name for name in names if name in places.arrays]
     arrays = await checkpoint.read_many(
-        loaded + [name for name in places.replaced if name in wanted],
+        [*loaded, *(name for name in places.replaced if name in wanted), *checkpoint.payloads],
         into={name: places.arrays[name][0] for name in loaded},
     )
     state = await checkpoint.threads.run(without_collection(_fill), structure, places, arrays, loaded)
@@ -159,10 +172,16 @@ async def _rebuild(
     def make() -> Any:
         return rebuild(structure, arrays, leaves=leaves, partial=partial)
 
+    def make_and_let_go() -> Any:
+        state = make()
+        dismantle(structure)
+        return state
+
+    few = len(arrays) <= INLINE_TENSORS and not checkpoint.payloads and is_small(structure)
     # Leaves of a framework may have to import it first, which takes seconds.
-    if len(arrays) <= INLINE_TENSORS and not needs_framework(structure):
+    if few and not needs_framework(structure):
         return make()
-    return await checkpoint.threads.run(without_collection(make))
+    return await checkpoint.threads.run(without_collection(make_and_let_go))
 
 
 def _fill(structure: Json, places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> Any:
@@ -170,7 +189,9 @@ def _fill(structure: Json, places: Destinations, arrays: Mapping[str, np.ndarray
     for name in loaded:
         for other in places.arrays[name][1:]:
             np.copyto(other, arrays[name])
-    return rebuild(structure, arrays, partial=True, existing=places.existing)
+    state = rebuild(structure, arrays, partial=True, existing=places.existing)
+    dismantle(structure)
+    return state
 
 
 def select_names(tensors: Iterable[str], only: Only | None) -> list[str]:

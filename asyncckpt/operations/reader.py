@@ -17,14 +17,18 @@ from asyncckpt.formats.index import Index, StoredTensor
 from asyncckpt.formats.registry import get_format
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.model.payloads import PAYLOAD_DTYPE, payload_names
+from asyncckpt.model.structure import is_small
 from asyncckpt.operations.fetch import Fetcher
 from asyncckpt.operations.files import OpenFile, OpenFiles
 from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
 from asyncckpt.operations.pieces import join_pieces
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
+    INLINE_TENSORS,
     hearing_retries,
     run_sized,
+    run_unless,
     working_threads,
 )
 from asyncckpt.operations.slices import Index as SliceIndex
@@ -54,6 +58,9 @@ class Checkpoint:
         self._stored = {stored.name: stored for stored in index.tensors}
         self._joined = join_pieces(index.tensors)
         members = {stored.name for tensor in self._joined.values() for stored in tensor.stored}
+        payloads = _payloads(index)
+        self._payloads = MappingProxyType({name: self._stored[name].metadata for name in payloads})
+        members |= payloads.keys()
         single = {name: s.metadata for name, s in self._stored.items() if name not in members}
         joined = {name: tensor.metadata for name, tensor in self._joined.items()}
         self._tensors = MappingProxyType({**single, **joined})
@@ -79,6 +86,11 @@ class Checkpoint:
     def tensors(self) -> Mapping[str, TensorMetadata]:
         """Every tensor, by name; one that is stored in pieces is one tensor here, with its `pieces`."""
         return self._tensors
+
+    @property
+    def payloads(self) -> Mapping[str, TensorMetadata]:
+        """Large bytes and strings of the state, which the file stores as tensors; `tensors` has none of them."""
+        return self._payloads
 
     @property
     def tree(self) -> Json:
@@ -112,6 +124,11 @@ class Checkpoint:
     def report(self) -> ProgressReporter:
         """Where reads tell of their progress."""
         return self._fetcher.report
+
+    def remains(self) -> list[object]:
+        """What there is of it for each of many tensors: who has opened it for himself lets go of this last."""
+        listed = (tensor for shard in self.metadata.shards for tensor in shard.tensors)
+        return [*self._index.tensors, *listed] if len(self._stored) > INLINE_TENSORS else []
 
     def stored(self, name: str) -> StoredTensor | None:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
@@ -214,6 +231,19 @@ class Checkpoint:
             raise MismatchError(f"the array to fill with {name!r} is read-only")
 
 
+def _payloads(index: Index) -> dict[str, None]:
+    """The names of the state's payloads, in the order of the file."""
+    possible = [
+        stored.name
+        for stored in index.tensors
+        if stored.metadata.dtype == PAYLOAD_DTYPE and len(stored.metadata.shape) == 1
+    ]
+    if not possible:
+        return {}
+    named = payload_names(index.tree)
+    return dict.fromkeys(name for name in possible if name in named)
+
+
 def _placed(
     names: Sequence[str], arrays: dict[str, np.ndarray], into: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
@@ -264,12 +294,18 @@ async def open_checkpoint(
             with hearing_retries(report):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
-            report.phase(Phase.READ, bytes_total=sum(s.metadata.size for s in index.tensors))
+            total = await run_sized(threads, len(index.tensors), _total_bytes, index)
+            report.phase(Phase.READ, bytes_total=total)
             fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
-            checkpoint = await run_sized(
-                threads, len(index.tensors), Checkpoint, place, found, index, files, fetcher, threads
+            quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
+            checkpoint = await run_unless(
+                threads, quick, Checkpoint, place, found, index, files, fetcher, threads
             )
             try:
                 yield checkpoint
             finally:
                 checkpoint.close()
+
+
+def _total_bytes(index: Index) -> int:
+    return sum(stored.metadata.size for stored in index.tensors)

@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from asyncckpt._aio import (
-    collection_paused,
-    without_collection,
-)
+from asyncckpt._aio import collection_paused, dismantle, without_collection
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.metadata_json import encode_metadata
 from asyncckpt.formats.plan import Content
 from asyncckpt.formats.registry import format_for_name, get_format
+from asyncckpt.model.capture import CAPTURED, capture
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
-from asyncckpt.model.tree import assemble, walk_state
+from asyncckpt.model.tree import FlatState, flatten
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
     hearing_retries,
+    let_go,
     working_threads,
 )
 from asyncckpt.operations.source import MemorySource
@@ -77,14 +76,14 @@ async def save(
     """
     with ProgressReporter(progress) as report, hearing_retries(report):
         with collection_paused():
-            structure, places = walk_state(state)
+            captured = capture(state)
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
             chosen = choose_format(format, place.name)
             async with working_threads(place.storage, "save") as threads:
                 report.phase(Phase.STAGE)
-                flat = await threads.run(without_collection(assemble), structure, places)
-                tensors = await threads.run(without_collection(normalise), flat.tensors)
+                flat = await threads.run(without_collection(_take_apart), captured, chosen.has_payloads)
+                tensors = await threads.run(without_collection(normalise), flat.tensors, flat.payloads)
                 views = tensors.views if handover else await stage(tensors, threads)
                 content = Content(tensors.metadata, (len(views),), described, flat.structure)
                 written = await write_content(
@@ -98,15 +97,23 @@ async def save(
                     report=report,
                     scope=scope,
                 )
+                await let_go(threads, flat.structure)
         return SaveResult(
             key=written.info.key,
             format=chosen.name,
             size=written.size,
-            tensors=len(views),
+            tensors=len(flat.tensors),
             version=written.info.version,
             write_id=written.info.write_id,
             files=written.files,
         )
+
+
+def _take_apart(captured: Any, payloads: bool) -> FlatState:
+    """Empties what was captured."""
+    flat = flatten(captured, payloads=payloads)
+    dismantle(captured, CAPTURED)
+    return flat
 
 
 def describe(

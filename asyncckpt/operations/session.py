@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, without_collection
 from asyncckpt.model.digests import Checksums
+from asyncckpt.model.metadata import Json
+from asyncckpt.model.structure import is_small
 from asyncckpt.operations.source import TensorSource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo
@@ -59,9 +61,20 @@ async def run_sized(
     threads: WorkerThreads, tensors: int, function: Callable[[Unpack[Args]], T], *args: *Args
 ) -> T:
     """Call a function that takes microseconds for each tensor: here for few of them, in a thread for many."""
-    if tensors <= INLINE_TENSORS:
-        return function(*args)
-    return await threads.run(without_collection(function), *args)
+    return await run_unless(threads, tensors <= INLINE_TENSORS, function, *args)
+
+
+async def run_unless(
+    threads: WorkerThreads, quick: bool, function: Callable[[Unpack[Args]], T], *args: *Args
+) -> T:
+    """Call a function here if it is quick, else in a thread."""
+    return function(*args) if quick else await threads.run(without_collection(function), *args)
+
+
+async def let_go(threads: WorkerThreads, tree: Json) -> None:
+    """Free a structure that nobody needs any more; a large one in a thread, piece by piece."""
+    if not is_small(tree):
+        await threads.run(dismantle, tree)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.formats.plan import aligned
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.operations.session import run_sized
 
 _COPY_BYTES = 32 * 1024 * 1024
 _COPIES_AT_ONCE = 2
@@ -26,22 +27,34 @@ class Tensors:
     shared: list[bool]
 
 
-def normalise(arrays: Mapping[str, np.ndarray]) -> Tensors:
+def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) -> Tensors:
     """Views of the arrays' bytes; those that are not C-contiguous and little-endian are copied here.
 
-    Raises UnsupportedDtypeError. For a worker thread.
+    The payloads come after them, and need no copy: they can't change. Raises UnsupportedDtypeError. For a worker
+    thread.
     """
     metadata, views, shared = [], [], []
-    for name, array in arrays.items():
+    for name, array in (arrays | payloads).items():
         normal, view = as_bytes_view(array)
         metadata.append(TensorMetadata(name, dtype_name(normal.dtype), normal.shape))
         views.append(view)
-        shared.append(np.may_share_memory(normal, array))
+        shared.append(name not in payloads and np.may_share_memory(normal, array))
     return Tensors(tuple(metadata), views, shared)
 
 
 async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
     """Copy what is still the caller's; returns views that nobody else can change."""
+    staged, batches = await run_sized(threads, len(tensors.views), _lay_out, tensors)
+
+    async def copy(batch: Sequence[tuple[int, int, int]]) -> None:
+        await threads.run(_copy, batch, tensors.views, staged)
+
+    await fan_out(copy, batches, limit=_COPIES_AT_ONCE)
+    return await run_sized(threads, len(staged), _read_only, staged)
+
+
+def _lay_out(tensors: Tensors) -> tuple[list[memoryview], list[list[tuple[int, int, int]]]]:
+    """Where the bytes will be, and the runs that have to be copied there."""
     offsets, size = [], 0
     for view, shared in zip(tensors.views, tensors.shared, strict=True):
         offsets.append(size)
@@ -51,12 +64,11 @@ async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
         pool[offset : offset + view.nbytes] if shared else view
         for view, shared, offset in zip(tensors.views, tensors.shared, offsets, strict=True)
     ]
+    return staged, _batches(tensors)
 
-    async def copy(batch: Sequence[tuple[int, int, int]]) -> None:
-        await threads.run(_copy, batch, tensors.views, staged)
 
-    await fan_out(copy, _batches(tensors), limit=_COPIES_AT_ONCE)
-    return [view.toreadonly() for view in staged]
+def _read_only(views: Sequence[memoryview]) -> list[memoryview]:
+    return [view.toreadonly() for view in views]
 
 
 def _copy(

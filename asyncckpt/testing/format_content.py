@@ -43,6 +43,16 @@ class ContentContract(FormatFiles):
         key = await self.save({"nothing": [], "step": 3}, storage)
         assert await self.load(storage, key) == {"nothing": [], "step": 3}
 
+    async def test_large_bytes_and_strings_come_back(self) -> None:
+        """As payloads or as text, whichever the format has; they are no tensors of the state."""
+        storage = MemoryStorage()
+        state = {"w": np.arange(3, dtype="<f4"), "blob": bytes(range(256)) * 100, "text": ["größe" * 5_000]}
+        key = await self.save(state, storage)
+        assert_identical(await self.load(storage, key), state)
+        assert_identical(await self.load(storage, key, only="w"), state)
+        async with asyncckpt.open_checkpoint((storage, key), format=self.reading_format()) as checkpoint:
+            assert list(checkpoint.tensors) == ["w"]
+
     async def test_every_dtype_comes_back_bit_for_bit(self) -> None:
         storage = MemoryStorage()
         state = {name: array_of(name) for name in self.dtypes()}

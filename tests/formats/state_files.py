@@ -23,7 +23,7 @@ def content_of_state(
     state: Any, metadata: CheckpointMetadata | None = None
 ) -> tuple[Content, tuple[memoryview, ...]]:
     flat = flatten(state)
-    shard = ShardData.from_arrays(flat.tensors)
+    shard = ShardData.from_arrays(flat.tensors | flat.payloads)
     tensors = shard.tensor_info
     return Content(tensors, (len(tensors),), metadata or CheckpointMetadata(), flat.structure), shard.views
 

@@ -19,7 +19,8 @@ from blockbuster import BlockingError
 
 import asyncckpt
 from asyncckpt.formats import assemble, mlcp
-from asyncckpt.operations import fetch, files, parts, save, stage
+from asyncckpt.operations import diff as diff_module
+from asyncckpt.operations import fetch, files, load, parts, reader, save, session, stage
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
 from asyncckpt.storage.base import ObjectReader
@@ -62,7 +63,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 async def test_the_heavy_steps_of_a_save_run_in_threads(recorder: Recorder) -> None:
     """More tensors than are worth a thread, so that nothing may be done in place."""
-    recorder.watch(save, "assemble")
+    recorder.watch(save, "flatten")
     recorder.watch(save, "normalise")
     recorder.watch(mlcp.MlcpFormat, "plan")
     recorder.watch(stage, "_copy")
@@ -81,6 +82,81 @@ async def test_the_heavy_steps_of_a_load_run_in_threads(
     recorder.watch(files.OpenFiles, "_begin")
     recorder.watch(fetch, "check_chunk")
     await asyncckpt.load(place)
+    recorder.assert_off_the_loop()
+
+
+def many_values() -> dict[str, Any]:
+    """No tensor, more containers than one should walk on a loop; a payload alone is worth a thread."""
+    return {"log": [{"step": i, "loss": i / 7} for i in range(2_000)], "blob": bytes(100_000)}
+
+
+@pytest.mark.parametrize("storage", [MemoryStorage, RemoteMemory])
+@pytest.mark.parametrize("part", ["log", "blob", "both"])
+async def test_a_large_tree_counts_as_large_though_it_has_no_tensors(
+    recorder: Recorder, storage: Callable[[], MemoryStorage], part: str
+) -> None:
+    place = (storage(), "x.checkpoint")
+    state = many_values() if part == "both" else {part: many_values()[part]}
+    recorder.watch(save, "flatten")
+    recorder.watch(mlcp.MlcpFormat, "plan")
+    recorder.watch(load, "rebuild")
+    await asyncckpt.save(state, place)
+    assert await asyncckpt.load(place) == state
+    assert await asyncckpt.load(place, into={}) == state
+    recorder.assert_off_the_loop()
+
+
+async def test_a_large_tree_is_freed_in_a_thread(recorder: Recorder) -> None:
+    """To free a million objects takes a tenth of a second: none of it may be left to the end of the call."""
+    storage = MemoryStorage()
+    places = (storage, "a.checkpoint"), (storage, "b.checkpoint")
+    recorder.watch(save, "dismantle")
+    recorder.watch(load, "dismantle")
+    recorder.watch(session, "dismantle")
+    await asyncckpt.save(many_values(), places[0])
+    await asyncckpt.load(places[0])
+    await convert(*places)
+    assert (await diff(*places)).same
+    recorder.assert_off_the_loop()
+
+
+async def test_a_small_state_needs_no_thread_to_be_put_together(recorder: Recorder) -> None:
+    place = (MemoryStorage(), "x.checkpoint")
+    await asyncckpt.save({"w": np.ones(2), "lr": 0.1}, place)
+    recorder.watch(load, "rebuild")
+    await asyncckpt.load(place)
+    assert recorder.threads["rebuild"] == {threading.get_ident()}
+
+
+async def test_the_capture_is_the_only_walk_over_the_state_on_the_loop(recorder: Recorder) -> None:
+    """It runs before the first await: whoever changes the state then changes no checkpoint."""
+    place = (MemoryStorage(), "x.checkpoint")
+    recorder.watch(save, "capture")
+    state = many_values()
+    saving = asyncckpt.save(state, place)
+    task = asyncio.ensure_future(saving)
+    await asyncio.sleep(0)
+    assert recorder.threads["capture"] == {threading.get_ident()}
+    state["log"][0]["step"] = "changed"
+    state["log"].clear()
+    await task
+    assert await asyncckpt.load(place) == many_values()
+
+
+async def test_very_many_tensors_are_chosen_and_compared_in_threads(recorder: Recorder) -> None:
+    storage = MemoryStorage()
+    state = {f"p{i}": np.zeros(1, np.float32) for i in range(2_000)}
+    for name in ("a.checkpoint", "b.checkpoint"):
+        await asyncckpt.save(state, (storage, name))
+    recorder.watch(load, "select_names")
+    recorder.watch(diff_module, "_look")
+    recorder.watch(diff_module, "_metadata")
+    recorder.watch(diff_module, "state_changes")
+    recorder.watch(reader, "_total_bytes")
+    recorder.watch(stage, "_lay_out")
+    await asyncckpt.load((storage, "a.checkpoint"), only="p1*")
+    await asyncckpt.save(state, (storage, "c.checkpoint"))
+    assert (await diff((storage, "a.checkpoint"), (storage, "b.checkpoint"))).same
     recorder.assert_off_the_loop()
 
 

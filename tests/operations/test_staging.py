@@ -43,7 +43,7 @@ async def test_the_copy_is_exact_however_it_is_cut(
 ) -> None:
     monkeypatch.setattr(staging, "_COPY_BYTES", copy_bytes)
     given = {n: a[:200] if n == "large" else a for n, a in arrays().items()} if copy_bytes == 1 else arrays()
-    tensors = normalise(given)
+    tensors = normalise(given, {})
     staged = await stage(tensors, threads)
     for array, view in zip(given.values(), staged, strict=True):
         little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
@@ -53,7 +53,7 @@ async def test_the_copy_is_exact_however_it_is_cut(
 
 async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThreads) -> None:
     given = arrays()
-    tensors = normalise(given)
+    tensors = normalise(given, {})
     staged = await stage(tensors, threads)
     before = [bytes(view) for view in staged]
     for array in given.values():
@@ -62,7 +62,7 @@ async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThre
 
 
 def test_only_what_is_still_the_callers_has_to_be_copied() -> None:
-    tensors = normalise(arrays())
+    tensors = normalise(arrays(), {})
     shared = dict(zip([t.name for t in tensors.metadata], tensors.shared, strict=True))
     assert shared["plain"]
     assert shared["bfloat16"]
