@@ -77,7 +77,7 @@ async def convert(
             resolve(target, storage_options, writing=True) as place,
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
-            chosen = choose_format(to, place.name)
+            chosen = await threads.run(choose_format, to, place.name)
             content, numbers, losses = await threads.run(_content, checkpoint, chosen, allow_loss)
             written = await write_content(
                 content,

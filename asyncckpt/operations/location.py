@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.factory import open_storage, redacted, split_location
+from asyncckpt.storage.factory import make_storage, redacted, split_location
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
@@ -73,7 +73,7 @@ async def resolve(
             f"a location is a URL, a path, (storage, key) or bytes, not {type(location).__name__}"
         )
     root, key = split_location(location)
-    opened = open_storage(root, storage_options=storage_options)
+    opened = await make_storage(root, storage_options=storage_options)
     if isinstance(opened, LocalStorage):
         # The caller named this very file; in caches of models it is often a link, and so are its siblings.
         opened = LocalStorage(opened.root, follow_links=True)

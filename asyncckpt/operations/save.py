@@ -77,8 +77,8 @@ async def save(
             structure, places = walk_state(state)
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
-            chosen = choose_format(format, place.name)
             async with working_threads(place.storage, "save") as threads:
+                chosen = await threads.run(choose_format, format, place.name)
                 report.phase(Phase.STAGE)
                 flat = await threads.run(without_collection(assemble), structure, places)
                 tensors = await threads.run(without_collection(normalise), flat.tensors)
@@ -118,7 +118,7 @@ def describe(
 
 
 def choose_format(format: str | ICheckpointFormat | None, file_name: str) -> ICheckpointFormat:
-    """Raises UnknownFormatError, MissingExtraError."""
+    """For a worker thread: it imports the format. Raises UnknownFormatError, MissingExtraError."""
     if isinstance(format, ICheckpointFormat):
         return format
     if format is not None:

@@ -6,13 +6,14 @@ parts and ranges are moved by worker threads over connections of our own (`trans
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
-from asyncckpt.errors import InvalidKeyError, ObjectNotFoundError
+from asyncckpt.errors import InvalidKeyError, MissingExtraError, ObjectNotFoundError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -40,7 +41,7 @@ class S3Storage(ICheckpointStorage):
     """A bucket, or what lies below `prefix` in it. Connects on first use; `aclose` ends its threads.
 
     `storage_options` are s3fs's (key, secret, client_kwargs, config_kwargs, s3_additional_kwargs …). `part_bytes`
-    and `concurrency` are chosen from each object's size and 4, unless given.
+    and `concurrency` are chosen from each object's size and 4, unless given. Raises MissingExtraError without s3fs.
     """
 
     capabilities = Capabilities(server_copy=True, remote=True)
@@ -55,6 +56,8 @@ class S3Storage(ICheckpointStorage):
         concurrency: int = 4,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if importlib.util.find_spec("s3fs") is None:
+            raise MissingExtraError("s3:// needs s3fs: pip install 'asyncckpt[s3]'")
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         prefix = prefix.strip("/")

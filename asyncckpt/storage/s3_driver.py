@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncckpt.errors import MissingExtraError, StorageError
-from asyncckpt.storage.connections import ConnectionSettings
+
+if TYPE_CHECKING:
+    from asyncckpt.storage.connections import ConnectionSettings
 
 _quiet: ContextVar[bool] = ContextVar("asyncckpt_s3_quiet", default=False)
 # They log signatures, signed headers and session tokens, at DEBUG level.
@@ -52,8 +54,10 @@ def make_filesystem(options: Mapping[str, Any]) -> Any:
     try:
         import aiobotocore.session
         import s3fs
+
+        import asyncckpt.storage.transfer  # noqa: F401 - brings urllib3; the loop takes it from sys.modules
     except ImportError as error:
-        raise MissingExtraError("s3:// needs s3fs: pip install 'asyncckpt[s3]'") from error
+        raise MissingExtraError(f"s3:// needs {error.name or 's3fs'}: pip install 'asyncckpt[s3]'") from error
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_SECRETS_FILTER)
     merged = {**options, "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}
@@ -104,6 +108,8 @@ def _load_service_model(session: Any) -> None:
 def connection_settings(filesystem: Any, client: Any, *, idle: int) -> ConnectionSettings:
     """How the client reaches its endpoint: timeouts, trust, proxies; the same for our own connections."""
     from botocore.utils import get_environ_proxies
+
+    from asyncckpt.storage.connections import ConnectionSettings
 
     config = client.meta.config
     proxies = config.proxies

@@ -17,8 +17,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from asyncckpt.storage.http_messages import HttpAnswer
 from asyncckpt.storage.http_status import error_for_status
-from asyncckpt.storage.transfer import HttpAnswer
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 
 

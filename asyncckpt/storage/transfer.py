@@ -10,8 +10,8 @@ import asyncio
 import http.client
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import urllib3
@@ -27,10 +27,9 @@ from asyncckpt.storage.connections import (
     PlainConnection,
     set_kernel_timeouts,
 )
+from asyncckpt.storage.http_messages import SLICE_BYTES, HttpAnswer, HttpRequest, Receiver
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
 
-SLICE_BYTES = 1024 * 1024
-"""What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
 SENT_SLICE_BYTES = 8 * 1024 * 1024
 """What one call sends; the kernel's timeout means silence, however long the slice is."""
 SMALL_VIEW_BYTES = 64 * 1024
@@ -39,38 +38,6 @@ _MAX_ERROR_BODY_BYTES = 64 * 1024
 # The loop gets the core first. Alternated with 0 in 2 × 12 rounds of 1 GiB to a sink, on 2 cores with a load of
 # about 10: p99 gap of the loop 24–38 → 12–18 ms, throughput within the (wide) spread. Not measured when idle.
 _NICE = 5
-
-
-@dataclass(frozen=True)
-class HttpRequest:
-    """A signed request. Its URL is a secret: it is never logged, nor part of an error."""
-
-    method: str
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).netloc.rpartition("@")[2]
-
-
-@dataclass(frozen=True)
-class HttpAnswer:
-    """The status and the headers of an answer; `body` is empty when a receiver took it."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-class Receiver(Protocol):
-    """Takes the body of a successful answer."""
-
-    def views(self, answer: HttpAnswer) -> Iterator[memoryview]:
-        """The views to fill, one after another; asking for the next one means that the last is full.
-
-        What the answer holds beyond them is not read. Runs in the worker thread.
-        """
 
 
 class Transport:

@@ -17,6 +17,7 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from asyncckpt.storage.http_messages import HttpAnswer
 from asyncckpt.storage.s3_errors import (
     BodyMismatchError,
     UploadGoneError,
@@ -24,7 +25,6 @@ from asyncckpt.storage.s3_errors import (
     error_of_answer,
     error_of_driver,
 )
-from asyncckpt.storage.transfer import HttpAnswer
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 
 BY_CODE = [

@@ -16,7 +16,8 @@ import pytest_asyncio
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage import connections
 from asyncckpt.storage.connections import ConnectionSettings
-from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Transport
+from asyncckpt.storage.http_messages import HttpAnswer, HttpRequest
+from asyncckpt.storage.transfer import Transport
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError, UnreachableError
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
