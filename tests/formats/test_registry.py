@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from inspect import isabstract, isclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import example, given
@@ -33,7 +34,7 @@ class Tiny(MlcpFormat):
     """A third party's format, known by an ending and two bytes."""
 
     name = "tiny"
-    extensions = (".v2.checkpoint", ".tiny")
+    extensions: ClassVar[tuple[str, ...]] = (".v2.checkpoint", ".tiny")  # type: ignore[assignment]
 
     def sniff(self, head: memoryview, source: SourceInfo) -> bool:
         return bytes(head[:2]) == b"TY"
