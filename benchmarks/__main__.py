@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 
-SCENARIOS = ("sink", "minio", "local", "counts", "planning", "training", "cancelling", "formats")
+SCENARIOS = ("sink", "minio", "local", "counts", "planning", "training", "cancelling", "cold", "formats")
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

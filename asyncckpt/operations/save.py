@@ -20,6 +20,7 @@ from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.tree import assemble, walk_state
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.pool import staging_pool
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
     hearing_retries,
@@ -77,12 +78,12 @@ async def save(
             structure, places = walk_state(state)
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
-            async with working_threads(place.storage, "save") as threads:
+            async with working_threads(place.storage, "save") as threads, staging_pool(threads) as pool:
                 chosen = await threads.run(choose_format, format, place.name)
                 report.phase(Phase.STAGE)
                 flat = await threads.run(without_collection(assemble), structure, places)
                 tensors = await threads.run(without_collection(normalise), flat.tensors)
-                views = tensors.views if handover else await stage(tensors, threads)
+                views = tensors.views if handover else await stage(tensors, threads, pool)
                 content = Content(tensors.metadata, (len(views),), described, flat.structure)
                 written = await write_content(
                     content,

@@ -11,6 +11,7 @@ from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.formats.plan import aligned
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.operations.pool import StagingPool
 
 _COPY_BYTES = 32 * 1024 * 1024
 _COPIES_AT_ONCE = 2
@@ -40,15 +41,15 @@ def normalise(arrays: Mapping[str, np.ndarray]) -> Tensors:
     return Tensors(tuple(metadata), views, shared)
 
 
-async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
-    """Copy what is still the caller's; returns views that nobody else can change."""
+async def stage(tensors: Tensors, threads: WorkerThreads, pool: StagingPool) -> list[memoryview]:
+    """Copy what is still the caller's; returns views that nobody else can change, until the pool is released."""
     offsets, size = [], 0
     for view, shared in zip(tensors.views, tensors.shared, strict=True):
         offsets.append(size)
         size = aligned(size + view.nbytes) if shared else size
-    pool = np.empty(size, np.uint8).data if size else memoryview(bytearray())
+    pool.allocate(size)
     staged = [
-        pool[offset : offset + view.nbytes] if shared else view
+        pool.view(offset, offset + view.nbytes) if shared else view
         for view, shared, offset in zip(tensors.views, tensors.shared, offsets, strict=True)
     ]
 
@@ -56,7 +57,10 @@ async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
         await threads.run(_copy, batch, tensors.views, staged)
 
     await fan_out(copy, _batches(tensors), limit=_COPIES_AT_ONCE)
-    return [view.toreadonly() for view in staged]
+    return [
+        pool.view(offset, offset + view.nbytes, readonly=True) if shared else view.toreadonly()
+        for view, shared, offset in zip(tensors.views, tensors.shared, offsets, strict=True)
+    ]
 
 
 def _copy(
