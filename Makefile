@@ -17,7 +17,7 @@ TARGET ?= all
 SECONDS ?= 600
 UVLOOP_SUITES = $(wildcard tests/operations tests/storage)
 
-.PHONY: help demo test test-quick test-uvloop test-beside test-floors check format bench soak properties fuzz clean
+.PHONY: help demo test test-quick test-uvloop test-beside test-floors test-core check format bench soak properties fuzz clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -42,6 +42,9 @@ test-beside: $(VENV)/.installed-uv ## asyncckpt[s3,gcs] installs and works besid
 
 test-floors: $(VENV)/.installed-uv ## the quick tests on the oldest versions that pyproject.toml allows
 	$(RUN) tests/installs/floors.py
+
+test-core: $(VENV)/.installed-uv ## the core alone works, and what needs an extra names it
+	$(RUN) tests/installs/core_alone.py
 
 check: $(VENV)/.installed-check ## ruff (format and lint) and mypy --strict, on everything
 	$(RUN) -m ruff format --check .

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 
-SCENARIOS = ("sink", "minio", "local", "counts", "planning", "values", "training", "cancelling", "formats")
+SCENARIOS = ("sink minio local counts planning values training cancelling cold formats").split()
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -14,6 +14,7 @@ from benchmarks.picture import write_picture
 from benchmarks.report import Run, write_document
 from benchmarks.rounds import Result, run_rounds
 from benchmarks.scenarios.cancelling import time_cancels
+from benchmarks.scenarios.cold import cold_gaps
 from benchmarks.scenarios.counts import count_reads, count_requests
 from benchmarks.scenarios.formats import compare_formats
 from benchmarks.scenarios.idle import idle_gaps
@@ -21,7 +22,7 @@ from benchmarks.scenarios.planning import time_planning
 from benchmarks.scenarios.training import slow_down
 from benchmarks.scenarios.values import value_gaps
 from benchmarks.states import MIB, State, large_tensors, small_tensors
-from benchmarks.targets import MINIO, SINK, TARGETS, Target, open_target
+from benchmarks.targets import LOCAL, MINIO, SINK, TARGETS, Target, open_target
 from tests.servers import ServerUnavailableError
 
 # Seconds that one contender may use in one scenario, its warm-up included; slow ones get fewer rounds.
@@ -100,6 +101,9 @@ class Suite:
         if target.name in (SINK, MINIO) and "cancelling" in chosen:
             _say(f"{target.name}: cancels")
             self.figures += await time_cancels(target)
+        if "cold" in chosen:
+            _say(f"{target.name}: the first save and load of a process")
+            self.figures += await cold_gaps(target, rounds=self.choice.rounds)
 
     async def _compare(self, target: Target, state: State, seconds: float) -> None:
         _say(f"{target.name}: save and load of {state.name}")
@@ -118,7 +122,11 @@ class Suite:
         return [contender for contender in target.contenders() if not wanted or contender.name in wanted]
 
 
-_NEEDS_TARGET = {SINK: ("counts", "training", "cancelling"), MINIO: ("cancelling",)}
+_NEEDS_TARGET = {
+    SINK: ("counts", "training", "cancelling", "cold"),
+    MINIO: ("cancelling", "cold"),
+    LOCAL: ("cold",),
+}
 
 
 async def run_suite(choice: Choice) -> int:

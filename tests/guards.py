@@ -33,14 +33,12 @@ _MORE_BLOCKING_CALLS = (
 
 # (end of a file's path, functions) below which blocking is nobody's fault here.
 _MAY_BLOCK: tuple[tuple[str, set[str]], ...] = (
-    ("<frozen importlib._bootstrap>", {"_find_and_load"}),  # an optional driver imported on first use
-    ("importlib/metadata/__init__.py", {"entry_points", "version", "distribution"}),
+    ("asyncckpt/storage/factory.py", {"open_storage"}),  # no coroutine: it imports where it is called
+    ("importlib/metadata/__init__.py", {"version", "distribution"}),
     ("linecache.py", {"checkcache", "updatecache", "getlines"}),
     ("traceback.py", {"_extract_from_extended_frame_gen", "format_exc", "print_exception"}),
-    # botocore reads its service model once per client, and s3fs makes the client where we can't move it.
-    ("botocore/loaders.py", {"load_file", "exists", "list_available_services", "list_api_versions"}),
+    # Without keys in the options botocore looks for them in small files, in the midst of making the client.
     ("botocore/configloader.py", {"raw_config_parse", "load_config"}),
-    ("botocore/httpsession.py", {"get_cert_path"}),
     ("tests/guards.py", {"call_blocking"}),
 )
 

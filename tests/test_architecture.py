@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -40,18 +42,20 @@ def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_layers(path: Path) -> set[str]:
-    found = set()
+def imported_names(path: Path) -> set[str]:
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            if node.module == "asyncckpt":
-                names = [f"asyncckpt.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom) and node.module == "asyncckpt":
+            found |= {f"asyncckpt.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("asyncckpt.")}
+            found |= {alias.name for alias in node.names}
     return found
+
+
+def imported_layers(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imported_names(path) if name.startswith("asyncckpt.")}
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -122,10 +126,23 @@ def _texts(nodes: list[ast.expr]) -> list[str]:
     return texts
 
 
+# Pinned by aiobotocore and gcsfs, which bring them; and what the contract suites' users have.
+_BROUGHT = {"botocore", "google", "requests", "pytest", "pytest_asyncio", "hypothesis", "anyio"}
+
+
+def test_what_is_imported_directly_is_declared() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    declared = {re.split(r"[\[>=]", line)[0].replace("-", "_") for line in requirements}
+    imported = {name.partition(".")[0] for path in modules() for name in imported_names(path)}
+    assert imported - {"asyncckpt"} - set(sys.stdlib_module_names) - declared - _BROUGHT == set()
+
+
 def test_importing_asyncckpt_imports_no_extra() -> None:
     code = (
         "import sys, asyncckpt; "
-        "extras = {'s3fs', 'gcsfs', 'torch', 'ray', 'blake3', 'zstandard', 'cryptography', 'flatbuffers', 'zlib_ng'}; "
+        "extras = {'urllib3', 'aiohttp', 'fsspec'}; "
+        "extras |= {'s3fs', 'gcsfs', 'torch', 'ray', 'blake3', 'zstandard', 'cryptography', 'flatbuffers', 'zlib_ng'}; "
         "extras |= {'rich', 'hypothesis', 'pytest'}; "
         "print(sorted(extras & set(sys.modules)))"
     )

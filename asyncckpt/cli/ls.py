@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
+from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, storage_options
 from asyncckpt.cli.output import human_size, print_json, print_table
 from asyncckpt.formats.registry import format_for_name
+from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.factory import open_storage
 
 
@@ -19,13 +22,11 @@ def add_parser(commands: Subparsers) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    found = []
     chosen = storage_options(options, options.location)
     async with open_storage(options.location, storage_options=chosen) as storage:
-        async for info in storage.list():
-            known = format_for_name(info.key)
-            if known is not None or options.all:
-                found.append((info, known.name if known else ""))
+        listed = [info async for info in storage.list()]
+    names = await run_in_thread(_format_names, listed)
+    found = [(info, name) for info, name in zip(listed, names, strict=True) if name or options.all]
     if options.json:
         print_json(
             [{"key": i.key, "size": i.size, "modified": i.modified, "format": name} for i, name in found]
@@ -37,3 +38,8 @@ async def run(options: argparse.Namespace) -> int:
     ]
     print_table(("KEY", "SIZE", "MODIFIED", "FORMAT"), rows)
     return 0
+
+
+def _format_names(listed: Sequence[ObjectInfo]) -> list[str]:
+    known = [format_for_name(info.key) for info in listed]
+    return [format.name if format else "" for format in known]

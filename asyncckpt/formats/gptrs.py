@@ -374,7 +374,7 @@ class GptrsTensorsFormat(ICheckpointFormat):
 
 
 class GptrsCheckpointFormat(GptrsTensorsFormat):
-    """GPTRSCHK: a model's config and its parameters, with their base ids. Writing needs blake3."""
+    """GPTRSCHK: a model's config and its parameters, with their base ids, which need blake3."""
 
     name = "gptrschk"
     extensions = (".gptrschk",)

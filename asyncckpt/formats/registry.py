@@ -1,7 +1,9 @@
 """Which formats there are, by name, by a file's extension and by its first bytes.
 
 Third parties add theirs through the entry-point group `asyncckpt.formats`: the name is the format's, the value its
-class. A module is imported when its format is first needed, so a missing extra costs nothing until then.
+class. Of the formats that ship, a module is imported when a file of its own is met (`shipped` knows how they look
+from outside), and a third party's when its class has to be asked. All of it reads files the first time: call it in
+a thread.
 """
 
 from __future__ import annotations
@@ -16,27 +18,15 @@ from asyncckpt.arguments import checked, did_you_mean
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.index import SourceInfo
+from asyncckpt.formats.shipped import SHIPPED
 
 ENTRY_POINT_GROUP = "asyncckpt.formats"
 SNIFF_BYTES = 64
-_BUILT_IN = {
-    "mlcp": "asyncckpt.formats.mlcp:MlcpFormat",
-    "safetensors": "asyncckpt.formats.safetensors:SafetensorsFormat",
-    "safetensors-set": "asyncckpt.formats.hf_set:HuggingFaceSetFormat",
-    "gptrschk": "asyncckpt.formats.gptrs:GptrsCheckpointFormat",
-    "gptrsten": "asyncckpt.formats.gptrs:GptrsTensorsFormat",
-    "mldf": "asyncckpt.formats.mldf:MldfFormat",
-    "metagraph": "asyncckpt.formats.metagraph:MetagraphFormat",
-    "sdz": "asyncckpt.formats.sdz:SdzFormat",
-    "mlcp-set": "asyncckpt.formats.mlcp_set:MlcpSetFormat",
-    # Last, because it also takes bare FlatBuffers, which have no magic number.
-    "sdnb": "asyncckpt.formats.sdnb:SdnbFormat",
-}
 
 
 def format_names() -> list[str]:
     """The names of all formats, our own first."""
-    return [*_BUILT_IN, *sorted(set(_third_party()) - set(_BUILT_IN))]
+    return [*SHIPPED, *_third_party_names()]
 
 
 @checked
@@ -46,18 +36,18 @@ def get_format(name: str) -> ICheckpointFormat:
 
 
 def format_for_name(file_name: str) -> ICheckpointFormat | None:
-    """The format that a file's extension stands for; the longest extension wins."""
-    best: tuple[int, ICheckpointFormat] | None = None
-    for candidate in _available():
-        for extension in candidate.extensions:
-            if file_name.endswith(extension) and (best is None or len(extension) > best[0]):
-                best = (len(extension), candidate)
-    return best[1] if best else None
+    """The format that a file's extension stands for; the longest extension wins. Raises MissingExtraError."""
+    best, best_length = None, 0
+    for name, extensions in _extensions():
+        for extension in extensions:
+            if file_name.endswith(extension) and len(extension) > best_length:
+                best, best_length = name, len(extension)
+    return None if best is None else get_format(best)
 
 
 def sniff(head: memoryview, source: SourceInfo) -> ICheckpointFormat:
     """The format of a file, by its first bytes. Raises UnknownFormatError with what was found there."""
-    for candidate in _available():
+    for candidate in _candidates(head):
         if candidate.sniff(head, source):
             return candidate
     if source.size == 0:
@@ -68,20 +58,38 @@ def sniff(head: memoryview, source: SourceInfo) -> ICheckpointFormat:
     )
 
 
-def _available() -> Iterator[ICheckpointFormat]:
-    for name in format_names():
-        try:
+def _extensions() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, shipped in SHIPPED.items():
+        yield name, shipped.extensions
+    for name, other in _third_party_formats():
+        yield name, other.extensions
+
+
+def _candidates(head: memoryview) -> Iterator[ICheckpointFormat]:
+    for name, shipped in SHIPPED.items():
+        if shipped.may_be(head):
             yield get_format(name)
+    for _, other in _third_party_formats():
+        yield other
+
+
+def _third_party_names() -> list[str]:
+    return sorted(_third_party().keys() - SHIPPED.keys())
+
+
+def _third_party_formats() -> Iterator[tuple[str, ICheckpointFormat]]:
+    for name in _third_party_names():
+        try:
+            yield name, get_format(name)
         except MissingExtraError:
             continue
 
 
 @lru_cache(maxsize=64)
 def _format_class(name: str) -> type[ICheckpointFormat]:
-    target = _BUILT_IN.get(name)
-    if target is not None:
-        module, _, attribute = target.partition(":")
-        return cast("type[ICheckpointFormat]", getattr(import_module(module), attribute))
+    shipped = SHIPPED.get(name)
+    if shipped is not None:
+        return cast("type[ICheckpointFormat]", getattr(import_module(shipped.module), shipped.class_name))
     found = _third_party().get(name)
     if found is None:
         known = format_names()

@@ -85,7 +85,7 @@ async def convert(
             resolve(target, storage_options, writing=True) as place,
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
-            chosen = choose_format(to, place.name)
+            chosen = await threads.run(choose_format, to, place.name)
             # What can't be stored beside the tensors is text in the tree, and has to be there when it is planned.
             inlined = {} if chosen.has_payloads else await checkpoint.read_many(list(checkpoint.payloads))
             content, numbers, losses = await threads.run(

@@ -101,7 +101,8 @@ class OpenFiles:
         try:
             return await self._open("", self._place)
         except ObjectNotFoundError as error:
-            leader = await find_leader(self._place, chosen or format_for_name(self._place.name))
+            named = chosen or await self._threads.run(format_for_name, self._place.name)
+            leader = await find_leader(self._place, named)
             if leader is None:
                 raise CheckpointNotFoundError(
                     f"there is no checkpoint at {self._place.shown}: {error}"

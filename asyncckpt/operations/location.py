@@ -13,7 +13,7 @@ from asyncckpt.arguments import Called
 from asyncckpt.errors import InvalidArgumentError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.factory import open_storage, split_location
+from asyncckpt.storage.factory import open_location
 from asyncckpt.storage.keys import validate_key
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
@@ -81,8 +81,7 @@ async def resolve(
         raise InvalidArgumentError(
             f"a location is a URL, a path, (storage, key) or bytes, not {type(location).__name__}"
         )
-    root, key = split_location(location)
-    opened = open_storage(root, storage_options=storage_options)
+    opened, key = await open_location(location, storage_options=storage_options)
     if isinstance(opened, LocalStorage):
         # The caller named this very file; in caches of models it is often a link, and so are its siblings.
         opened = LocalStorage(opened.root, follow_links=True)

@@ -282,13 +282,13 @@ async def open_checkpoint(
     """
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)
-        chosen = get_format(format) if isinstance(format, str) else format
         async with (
             bind(cancellation),
             resolve(location, storage_options) as place,
             working_threads(place.storage, "load") as threads,
             AsyncExitStack() as stack,
         ):
+            chosen = await threads.run(get_format, format) if isinstance(format, str) else format
             opened = OpenFiles(place, threads, stack, map=map)
             # Not for the whole block: what the caller does in it may belong to another operation.
             with hearing_retries(report):

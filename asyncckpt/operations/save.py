@@ -20,6 +20,7 @@ from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.tree import FlatState, flatten
 from asyncckpt.operations.commit import write_content
 from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.pool import staging_pool
 from asyncckpt.operations.session import (
     DEFAULT_MEMORY_BYTES,
     hearing_retries,
@@ -79,12 +80,12 @@ async def save(
             captured = capture(state)
         described = describe(metadata, clock)
         async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
-            chosen = choose_format(format, place.name)
-            async with working_threads(place.storage, "save") as threads:
+            async with working_threads(place.storage, "save") as threads, staging_pool(threads) as pool:
+                chosen = await threads.run(choose_format, format, place.name)
                 report.phase(Phase.STAGE)
                 flat = await threads.run(without_collection(_take_apart), captured, chosen.has_payloads)
                 tensors = await threads.run(without_collection(normalise), flat.tensors, flat.payloads)
-                views = tensors.views if handover else await stage(tensors, threads)
+                views = tensors.views if handover else await stage(tensors, threads, pool)
                 content = Content(tensors.metadata, (len(views),), described, flat.structure)
                 written = await write_content(
                     content,
@@ -133,7 +134,7 @@ def describe(
 
 
 def choose_format(format: str | ICheckpointFormat | None, file_name: str) -> ICheckpointFormat:
-    """Raises UnknownFormatError, MissingExtraError."""
+    """For a worker thread: it imports the format. Raises UnknownFormatError, MissingExtraError."""
     if isinstance(format, ICheckpointFormat):
         return format
     if format is not None:

@@ -11,6 +11,7 @@ from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.formats.plan import aligned
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.operations.pool import StagingPool
 from asyncckpt.operations.session import run_sized
 
 _COPY_BYTES = 32 * 1024 * 1024
@@ -42,33 +43,31 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
     return Tensors(tuple(metadata), views, shared)
 
 
-async def stage(tensors: Tensors, threads: WorkerThreads) -> list[memoryview]:
-    """Copy what is still the caller's; returns views that nobody else can change."""
-    staged, batches = await run_sized(threads, len(tensors.views), _lay_out, tensors)
+async def stage(tensors: Tensors, threads: WorkerThreads, pool: StagingPool) -> list[memoryview]:
+    """Copy what is still the caller's; returns views that nobody else can change, until the pool is released."""
+    staged, batches = await run_sized(threads, len(tensors.views), _lay_out, tensors, pool)
 
     async def copy(batch: Sequence[tuple[int, int, int]]) -> None:
         await threads.run(_copy, batch, tensors.views, staged)
 
     await fan_out(copy, batches, limit=_COPIES_AT_ONCE)
-    return await run_sized(threads, len(staged), _read_only, staged)
+    return await run_sized(threads, len(staged), pool.read_only, staged)
 
 
-def _lay_out(tensors: Tensors) -> tuple[list[memoryview], list[list[tuple[int, int, int]]]]:
+def _lay_out(
+    tensors: Tensors, pool: StagingPool
+) -> tuple[list[memoryview], list[list[tuple[int, int, int]]]]:
     """Where the bytes will be, and the runs that have to be copied there."""
     offsets, size = [], 0
     for view, shared in zip(tensors.views, tensors.shared, strict=True):
         offsets.append(size)
         size = aligned(size + view.nbytes) if shared else size
-    pool = np.empty(size, np.uint8).data if size else memoryview(bytearray())
+    pool.allocate(size)
     staged = [
-        pool[offset : offset + view.nbytes] if shared else view
+        pool.view(offset, offset + view.nbytes) if shared else view
         for view, shared, offset in zip(tensors.views, tensors.shared, offsets, strict=True)
     ]
     return staged, _batches(tensors)
-
-
-def _read_only(views: Sequence[memoryview]) -> list[memoryview]:
-    return [view.toreadonly() for view in views]
 
 
 def _copy(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from os import PathLike, fspath
 from typing import Any
 from urllib.parse import unquote
 
+from asyncckpt._aio import run_in_thread
 from asyncckpt.arguments import checked
 from asyncckpt.errors import InvalidKeyError, UnsupportedOperationError
 from asyncckpt.storage.base import ICheckpointStorage
@@ -18,6 +20,7 @@ from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.urls import is_http, redacted, refuse_raw_password
 
 Location = str | PathLike[str]
+_Maker = Callable[[dict[str, Any]], ICheckpointStorage]
 
 ENTRY_POINT_GROUP = "asyncckpt.storages"
 """Entry points named by their scheme: a callable `(url, storage_options) -> ICheckpointStorage`."""
@@ -34,29 +37,49 @@ def open_storage(url: Location, *, storage_options: Mapping[str, Any] | None = N
     """The storage whose root is `url`: use it as `async with open_storage(url) as storage`.
 
     A path, `file://`, `s3://`, `gs://`, any scheme of fsspec, or one that an entry point of the group
-    `asyncckpt.storages` serves; `storage_options` go to the driver. Nothing is sent yet. Raises
-    UnsupportedOperationError for an unknown scheme, MissingExtraError when the driver is not installed.
+    `asyncckpt.storages` serves; `storage_options` go to the driver. Nothing is sent yet. The drivers of S3 and GCS
+    are imported at the first request, in a thread, but one of fsspec or of an entry point here: on a running loop
+    give save and load the URL instead, or call this by `asyncio.to_thread`. Raises UnsupportedOperationError for
+    an unknown scheme, MissingExtraError when the driver is not installed.
     """
-    options = dict(storage_options or {})
+    return _maker(url)(dict(storage_options or {}))
+
+
+async def open_location(
+    url: Location, *, storage_options: Mapping[str, Any] | None = None
+) -> tuple[ICheckpointStorage, str]:
+    """The storage and the key of one object, on a running event loop: what has to be imported or looked up on disk
+    first is, in a thread. Raises as `split_location` and `open_storage` do."""
+    is_local = _split_scheme(url)[0] in _LOCAL  # which is there already
+    make, key = _look_up(url) if is_local else await run_in_thread(_look_up, url)
+    return make(dict(storage_options or {})), key
+
+
+def _look_up(url: Location) -> tuple[_Maker, str]:
+    root, key = split_location(url)
+    return _maker(root), key
+
+
+def _maker(url: Location) -> _Maker:
+    """What makes the storage of a URL out of its options. Imports the storage and its driver, so it blocks.
+
+    Raises UnsupportedOperationError, InvalidKeyError, MissingExtraError.
+    """
     scheme, rest = _split_scheme(url)
     if scheme in _LOCAL:
-        if options:
-            raise UnsupportedOperationError(
-                f"a local path takes no storage_options, got {', '.join(sorted(options))}"
-            )
-        return LocalStorage(rest)
+        return partial(_local_storage, rest)
     text = fspath(url)
     if scheme in _S3:
         from asyncckpt.storage.s3 import S3Storage
 
-        bucket, prefix = _bucket_and_prefix(text, rest)
-        return S3Storage(bucket, prefix, storage_options=options)
+        s3_bucket, s3_prefix = _bucket_and_prefix(text, rest)
+        return lambda options: S3Storage(s3_bucket, s3_prefix, storage_options=options)
     if scheme in _GCS:
         from asyncckpt.storage.gcs import GcsStorage
 
-        bucket, prefix = _bucket_and_prefix(text, rest)
-        return GcsStorage(bucket, prefix, storage_options=options)
-    return _open_registered(scheme, text, options)
+        gcs_bucket, gcs_prefix = _bucket_and_prefix(text, rest)
+        return lambda options: GcsStorage(gcs_bucket, gcs_prefix, storage_options=options)
+    return _registered(scheme, text) or _of_fsspec(scheme, text)
 
 
 def split_location(url: Location) -> tuple[str, str]:
@@ -136,14 +159,33 @@ def _key_of(name: str, url: Location) -> str:
     return validate_key(name)
 
 
-def _open_registered(scheme: str, url: str, options: dict[str, Any]) -> ICheckpointStorage:
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
-        storage = entry.load()(url, options)
+def _local_storage(path: str, options: dict[str, Any]) -> ICheckpointStorage:
+    if options:
+        raise UnsupportedOperationError(
+            f"a local path takes no storage_options, got {', '.join(sorted(options))}"
+        )
+    return LocalStorage(path)
+
+
+def _registered(scheme: str, url: str) -> _Maker | None:
+    """What an entry point has for the scheme."""
+    entry = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=scheme)), None)
+    if entry is None:
+        return None
+    factory, value = entry.load(), entry.value
+
+    def make(options: dict[str, Any]) -> ICheckpointStorage:
+        storage = factory(url, options)
         if not isinstance(storage, ICheckpointStorage):
             raise UnsupportedOperationError(
-                f"the entry point {entry.value!r} for {scheme}:// gave a {type(storage).__name__}, no storage"
+                f"the entry point {value!r} for {scheme}:// gave a {type(storage).__name__}, no storage"
             )
         return storage
+
+    return make
+
+
+def _of_fsspec(scheme: str, url: str) -> _Maker:
     from fsspec import available_protocols
 
     if not set(scheme.split("::")) <= set(available_protocols()):
@@ -151,5 +193,7 @@ def _open_registered(scheme: str, url: str, options: dict[str, Any]) -> ICheckpo
             f"no storage serves {scheme}:// ({redacted(url)!r}); use a path, s3://, gs:// or a scheme of fsspec"
         )
     from asyncckpt.storage.fsspec import FsspecStorage
+    from asyncckpt.storage.fsspec_driver import class_of
 
-    return FsspecStorage(url=url, storage_options=options)
+    class_of(url)  # imports the driver
+    return lambda options: FsspecStorage(url=url, storage_options=options)

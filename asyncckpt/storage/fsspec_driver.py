@@ -6,6 +6,7 @@ Only single-object calls are made: fsspec's bulk calls leave their children runn
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,13 +96,11 @@ class Driver:
 
     def lists_whole_trees(self) -> bool:
         """Whether `find` is an object store's own: fsspec's takes an error for an empty folder."""
-        from fsspec.asyn import AsyncFileSystem
-
-        kind = type(self.filesystem)
-        is_wrapper = hasattr(self.filesystem, "fs")
-        return (
-            issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find and not is_wrapper
-        )
+        asyn = sys.modules.get("fsspec.asyn")  # where it was never imported, this is none of its classes
+        if asyn is None or hasattr(self.filesystem, "fs"):
+            return False
+        kind, base = type(self.filesystem), asyn.AsyncFileSystem
+        return issubclass(kind, base) and kind._find is not base._find
 
     async def aclose(self) -> None:
         await self.threads.close()

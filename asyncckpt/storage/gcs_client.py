@@ -145,10 +145,11 @@ class GcsClient:
         headers: Mapping[str, str] | None,
         body: Sequence[Buffer],
     ) -> Any:
+        filesystem = await self._connect(what)
+        # Imported by make_filesystem, in its thread.
         import aiohttp
         import yarl
 
-        filesystem = await self._connect(what)
         session = await filesystem._set_session()
         slices = Slices(body)
         sent_headers = {
@@ -268,9 +269,13 @@ def make_filesystem(options: Mapping[str, Any]) -> Any:
     """A gcsfs filesystem of our own. Blocks. Raises MissingExtraError without gcsfs."""
     try:
         # Not gcsfs.GCSFileSystem, which may be the one that probes buckets over gRPC.
+        import aiohttp  # noqa: F401 - the loop takes these two from sys.modules
+        import yarl  # noqa: F401
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
-        raise MissingExtraError("gs:// needs gcsfs: pip install 'asyncckpt[gcs]'") from error
+        raise MissingExtraError(
+            f"gs:// needs {error.name or 'gcsfs'}: pip install 'asyncckpt[gcs]'"
+        ) from error
     return GCSFileSystem(
         **{**options, "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}
     )

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+
 from asyncckpt._aio import run_in_thread
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
@@ -141,16 +143,18 @@ class _MemoryWriter(ObjectWriter):
         self._ledger.total()
         data = await _joined([self._parts[index] for index in sorted(self._parts)])
         info = self._storage._store(self.key, data, exclusive=self._exclusive, write_id=self.write_id)
-        self._forget()
+        await self._forget()
         return info
 
     async def abort(self) -> None:
         await asyncio.sleep(0)
-        self._forget()
+        await self._forget()
 
-    def _forget(self) -> None:
+    async def _forget(self) -> None:
         self._storage._unfinished.discard(self)
-        self._parts.clear()
+        parts, self._parts = self._parts, {}
+        if sum(map(len, parts.values())) > _INLINE_BYTES:
+            await run_in_thread(_free, parts)
 
 
 class _MemoryReader(ObjectReader):
@@ -183,15 +187,28 @@ class _MemoryReader(ObjectReader):
         filled: Callable[[int], None] | None,
     ) -> None:
         for i in members:
-            into[i].cast("B")[:] = self._data[ranges[i].start : ranges[i].end]
+            _copy_bytes(into[i].cast("B"), self._data[ranges[i].start : ranges[i].end])
             if filled is not None:
                 filled(i)
 
     def map(self) -> memoryview | None:
-        return memoryview(bytearray(self._data))
+        copy = np.empty(len(self._data), np.uint8).data
+        _copy_bytes(copy, self._data)
+        return copy
 
 
 async def _joined(views: Sequence[Buffer]) -> bytes:
     if total_bytes(views) <= _INLINE_BYTES:
         return b"".join(views)
     return await run_in_thread(b"".join, views)
+
+
+def _copy_bytes(target: memoryview, source: memoryview) -> None:
+    """numpy's copy releases the GIL, a memoryview's does not."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def _free(parts: dict[int, bytes]) -> None:
+    """One after another: all at once would hold the GIL for as long as it takes to give back their pages."""
+    while parts:
+        parts.popitem()

@@ -6,6 +6,7 @@ parts and ranges are moved by worker threads over connections of our own (`trans
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.errors import BucketNotFoundError, InvalidKeyError, ObjectNotFoundError
+from asyncckpt.errors import BucketNotFoundError, InvalidKeyError, MissingExtraError, ObjectNotFoundError
 from asyncckpt.model.digests import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
@@ -42,7 +43,7 @@ class S3Storage(ICheckpointStorage):
     """A bucket, or what lies below `prefix` in it. Connects on first use; `aclose` ends its threads.
 
     `storage_options` are s3fs's (key, secret, client_kwargs, config_kwargs, s3_additional_kwargs …). `part_bytes`
-    and `concurrency` are chosen from each object's size and 4, unless given.
+    and `concurrency` are chosen from each object's size and 4, unless given. Raises MissingExtraError without s3fs.
     """
 
     capabilities = Capabilities(server_copy=True, remote=True)
@@ -59,6 +60,8 @@ class S3Storage(ICheckpointStorage):
         concurrency: AtLeastOne = 4,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if importlib.util.find_spec("s3fs") is None:
+            raise MissingExtraError("s3:// needs s3fs: pip install 'asyncckpt[s3]'")
         prefix = prefix.strip("/")
         self._root = f"{validate_key(prefix)}/" if prefix else ""
         self._bucket = bucket

@@ -10,11 +10,13 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncckpt.errors import MissingExtraError, StorageError
-from asyncckpt.storage.connections import ConnectionSettings
+from asyncckpt.storage.s3_models import load_models, model_loader
+
+if TYPE_CHECKING:
+    from asyncckpt.storage.connections import ConnectionSettings
 
 _quiet: ContextVar[bool] = ContextVar("asyncckpt_s3_quiet", default=False)
 # They log signatures, signed headers and session tokens, at DEBUG level.
@@ -52,8 +54,10 @@ def make_filesystem(options: Mapping[str, Any]) -> Any:
     try:
         import aiobotocore.session
         import s3fs
+
+        import asyncckpt.storage.transfer  # noqa: F401 - brings urllib3; the loop takes it from sys.modules
     except ImportError as error:
-        raise MissingExtraError("s3:// needs s3fs: pip install 'asyncckpt[s3]'") from error
+        raise MissingExtraError(f"s3:// needs {error.name or 's3fs'}: pip install 'asyncckpt[s3]'") from error
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_SECRETS_FILTER)
     merged = {**options, "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}
@@ -62,10 +66,10 @@ def make_filesystem(options: Mapping[str, Any]) -> Any:
         filesystem = s3fs.S3FileSystem(**merged)
         if filesystem.session is None:
             session = filesystem.session = aiobotocore.session.AioSession(**filesystem.kwargs)
-            session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+            session.register_component("data_loader", model_loader(session.get_config_variable("data_path")))
     except (TypeError, KeyError) as error:
         raise StorageError(f"s3fs does not take these storage_options: {error}") from error
-    _load_service_model(filesystem.session)
+    load_models(filesystem.session)
     return filesystem
 
 
@@ -83,27 +87,11 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**usable, **given, "retries": {"total_max_attempts": 1, "mode": "standard"}}
 
 
-@lru_cache(maxsize=4)
-def _loader(data_path: str | None) -> Any:
-    """botocore's loader of service models, with its cache: one for all storages."""
-    from botocore.loaders import create_loader
-
-    return create_loader(data_path)
-
-
-def _load_service_model(session: Any) -> None:
-    """Fill the loader's cache: otherwise making the client would read and parse megabytes of JSON on the loop."""
-    loader = session.get_component("data_loader")
-    # With the very arguments that the client is made with: they are the keys of the cache.
-    for kind in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("s3", kind, api_version=None)
-    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
-        loader.load_data(name)
-
-
 def connection_settings(filesystem: Any, client: Any, *, idle: int) -> ConnectionSettings:
     """How the client reaches its endpoint: timeouts, trust, proxies; the same for our own connections."""
     from botocore.utils import get_environ_proxies
+
+    from asyncckpt.storage.connections import ConnectionSettings
 
     config = client.meta.config
     proxies = config.proxies

@@ -19,8 +19,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from asyncckpt.storage.http_messages import HttpAnswer
 from asyncckpt.storage.http_status import RefusedError, UnreachableError, error_for_status
-from asyncckpt.storage.transfer import HttpAnswer
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 

@@ -17,12 +17,12 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
+from asyncckpt.storage.http_messages import SLICE_BYTES, HttpAnswer, HttpRequest
 from asyncckpt.storage.http_status import odd_answer, parsed_date
 from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.s3_answers import required
 from asyncckpt.storage.s3_objects import WRITE_ID_HEADER, S3Object, bare_etag
 from asyncckpt.storage.s3_plan import RangeCut, plan_ranges
-from asyncckpt.storage.transfer import SLICE_BYTES, HttpAnswer, HttpRequest
 
 _SIGNATURE_REUSED_SECONDS = 60.0
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import (
@@ -16,12 +16,15 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.model.digests import Buffer
+from asyncckpt.storage.http_messages import HttpAnswer, HttpRequest, Receiver
 from asyncckpt.storage.http_status import odd_answer
 from asyncckpt.storage.retry import RETRYABLE, CircuitBreaker, RetryPolicy, retrying
 from asyncckpt.storage.s3_answers import hearing, refuse_redirects
 from asyncckpt.storage.s3_driver import connection_settings, make_filesystem, secrets_unlogged
 from asyncckpt.storage.s3_errors import error_of_answer, error_of_driver
-from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Receiver, Transport
+
+if TYPE_CHECKING:
+    from asyncckpt.storage.transfer import Transport
 
 T = TypeVar("T")
 
@@ -81,6 +84,9 @@ class S3Session:
             lambda: connection_settings(filesystem, client, idle=self._thread_count + 1)
         )
         client.meta.events.register("before-sign.s3", _keep_request)
+        # Imported by make_filesystem, in its thread.
+        from asyncckpt.storage.transfer import Transport
+
         self._client = client
         self._transport = Transport(settings, threads=self._thread_count)
 

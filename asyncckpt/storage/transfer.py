@@ -11,8 +11,8 @@ import http.client
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import urllib3
@@ -28,12 +28,10 @@ from asyncckpt.storage.connections import (
     PlainConnection,
     set_kernel_timeouts,
 )
+from asyncckpt.storage.http_messages import SLICE_BYTES, HttpAnswer, HttpRequest, Receiver
 from asyncckpt.storage.http_status import MAX_ERROR_BODY_BYTES
 from asyncckpt.storage.transfer_errors import connect_error, talk_error
-from asyncckpt.storage.urls import host_of
 
-SLICE_BYTES = 1024 * 1024
-"""What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
 SENT_SLICE_BYTES = 8 * 1024 * 1024
 """What one call sends."""
 SMALL_VIEW_BYTES = 64 * 1024
@@ -41,38 +39,6 @@ SMALL_VIEW_BYTES = 64 * 1024
 # The loop gets the core first. Alternated with 0 in 2 × 12 rounds of 1 GiB to a sink, on 2 cores with a load of
 # about 10: p99 gap of the loop 24–38 → 12–18 ms, throughput within the (wide) spread. Not measured when idle.
 _NICE = 5
-
-
-@dataclass(frozen=True)
-class HttpRequest:
-    """A signed request. Its URL is a secret: it is never logged, nor part of an error."""
-
-    method: str
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def host(self) -> str:
-        return host_of(self.url)
-
-
-@dataclass(frozen=True)
-class HttpAnswer:
-    """The status and the headers of an answer; `body` is empty when a receiver took it."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-class Receiver(Protocol):
-    """Takes the body of a successful answer."""
-
-    def views(self, answer: HttpAnswer) -> Iterator[memoryview]:
-        """The views to fill, one after another; asking for the next one means that the last is full.
-
-        What the answer holds beyond them is not read. Runs in the worker thread.
-        """
 
 
 class Transport:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-
-import urllib3
+from typing import TYPE_CHECKING
 
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
-from asyncckpt.storage.connections import ConnectionSettings
 from asyncckpt.storage.http_status import RefusedError, UnreachableError
+
+if TYPE_CHECKING:
+    from asyncckpt.storage.connections import ConnectionSettings
 
 
 class ConnectTimeoutError(StorageTimeoutError):
@@ -24,6 +25,8 @@ def connect_error(
     error: Exception, host: str, settings: ConnectionSettings
 ) -> UnreachableError | ConnectTimeoutError:
     """The error for a connection that could not be made."""
+    import urllib3  # there already: a connection was tried
+
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
         return ConnectTimeoutError(
             f"{host} can't be reached: no connection within {settings.connect_timeout:g} s"

@@ -12,6 +12,7 @@ import pytest
 import asyncckpt
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.operations import stage as staging
+from asyncckpt.operations.pool import StagingPool
 from asyncckpt.operations.stage import normalise, stage
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
@@ -44,7 +45,7 @@ async def test_the_copy_is_exact_however_it_is_cut(
     monkeypatch.setattr(staging, "_COPY_BYTES", copy_bytes)
     given = {n: a[:200] if n == "large" else a for n, a in arrays().items()} if copy_bytes == 1 else arrays()
     tensors = normalise(given, {})
-    staged = await stage(tensors, threads)
+    staged = await stage(tensors, threads, StagingPool())
     for array, view in zip(given.values(), staged, strict=True):
         little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
         assert bytes(view) == little.tobytes()
@@ -54,7 +55,7 @@ async def test_the_copy_is_exact_however_it_is_cut(
 async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThreads) -> None:
     given = arrays()
     tensors = normalise(given, {})
-    staged = await stage(tensors, threads)
+    staged = await stage(tensors, threads, StagingPool())
     before = [bytes(view) for view in staged]
     for array in given.values():
         array[...] = 0

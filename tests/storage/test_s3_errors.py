@@ -21,6 +21,7 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from asyncckpt.storage.http_messages import HttpAnswer
 from asyncckpt.storage.http_status import RefusedError, UnreachableError
 from asyncckpt.storage.s3_errors import (
     BodyMismatchError,
@@ -29,7 +30,6 @@ from asyncckpt.storage.s3_errors import (
     error_of_answer,
     error_of_driver,
 )
-from asyncckpt.storage.transfer import HttpAnswer
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 BY_CODE = [

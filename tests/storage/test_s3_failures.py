@@ -416,8 +416,14 @@ async def test_options_that_nobody_knows_are_refused() -> None:
 
 async def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingExtraError, match=r"s3fs: pip install 'asyncckpt\[s3\]'"):
+        S3Storage("b")
+
+
+async def test_a_package_that_s3fs_brings_and_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
     async with S3Storage("b") as storage:
-        with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[s3\]'"):
+        with pytest.raises(MissingExtraError, match=r"aiobotocore.*: pip install 'asyncckpt\[s3\]'"):
             await storage.write("k", b"")
 
 

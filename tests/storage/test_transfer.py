@@ -16,8 +16,9 @@ import pytest_asyncio
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage import connections
 from asyncckpt.storage.connections import Abort, Connections, ConnectionSettings
+from asyncckpt.storage.http_messages import HttpAnswer, HttpRequest
 from asyncckpt.storage.http_status import UnreachableError
-from asyncckpt.storage.transfer import HttpAnswer, HttpRequest, Patience, Transport, exchange
+from asyncckpt.storage.transfer import Patience, Transport, exchange
 from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
