@@ -19,7 +19,7 @@ import asyncckpt
 from asyncckpt.operations.location import resolve
 from asyncckpt.storage.factory import split_location
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.storage.retry import NO_RETRY
+from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from asyncckpt.storage.s3 import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
@@ -217,7 +217,10 @@ def web() -> Iterator[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncckpt.storage.fsspec.RetryPolicy", lambda: NO_RETRY)
+    """The default policy makes one attempt."""
+    attempts, *others = RetryPolicy.__init__.__defaults__ or ()
+    assert attempts == RetryPolicy().attempts
+    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (1, *others))
 
 
 def everything_of(error: BaseException | None, seen: set[int] | None = None) -> str:
