@@ -18,7 +18,7 @@ OBJECTS = 1000
 
 
 def test_the_models_are_botocores() -> None:
-    # Not the shared one: what it has loaded was handed to clients, which may have changed it.
+    # Not the cached one: botocore adds to the models that it makes clients from.
     ours, theirs = model_loader.__wrapped__(None), create_loader(None)
     for kind in ("service-2", "endpoint-rule-set-1"):
         found = ours.load_service_model("s3", kind, api_version=None)
