@@ -5,15 +5,18 @@ Exhaustive on memory and local; on servers every k up to a bound, then a sample 
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pytest
 
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
+from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, assert_cancelled, sweep
 from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
 from asyncckpt.testing.strategies import assert_identical
@@ -120,3 +123,54 @@ async def test_load_failed_at_every_storage_call(
                 assert found is None
                 fail_at += 1
             assert fail_at >= 1
+
+
+@pytest.mark.parametrize("how", get_args(CancelBy))
+@pytest.mark.parametrize("kind", HERE)
+async def test_convert_cancelled_at_every_await(
+    kind: str, how: CancelBy, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    state = new_state()
+    async with open_medium(kind, tmp_path, request) as medium:
+        await asyncckpt.save(OLD, (medium.storage, KEY))
+        source = MemoryStorage()
+        await asyncckpt.save(state, (source, "a.safetensors"))
+
+        async def run(token: CancellationToken | None) -> Any:
+            return await asyncckpt.convert(
+                (source, "a.safetensors"), (medium.storage, KEY), overwrite=True, cancellation=token
+            )
+
+        async def check(k: int, outcome: Outcome[Any]) -> None:
+            await assert_old_or_new(medium, state, outcome, k)
+            assert_cancelled(outcome, how=how)
+
+        assert await sweep(run, check, how=how) >= 3
+
+
+@pytest.mark.parametrize(("how", "times"), WAYS)
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model.metadata.json"])
+async def test_a_cancelled_set_leaves_no_file_and_no_folder(
+    name: str, how: CancelBy, times: int, tmp_path: Path
+) -> None:
+    state = {"w": [np.full(100, i, np.float32) for i in range(4)], "step": 2}
+    runs = itertools.count()
+    current = 0
+
+    def folder() -> Path:
+        return tmp_path / f"run-{current}" / "set"
+
+    async def save(token: CancellationToken | None) -> Any:
+        nonlocal current
+        current = next(runs)
+        return await asyncckpt.save(state, folder() / name, cancellation=token)
+
+    async def check(k: int, outcome: Outcome[Any]) -> None:
+        assert_cancelled(outcome, how=how, times=times)
+        if (folder() / name).exists():
+            assert_identical(await asyncckpt.load(folder() / name), state)
+        else:
+            assert not outcome.completed
+            assert not folder().parent.exists(), f"cancelled by {how} × {times} at await {k}"
+
+    assert await sweep(save, check, how=how, times=times) >= 3
