@@ -377,7 +377,7 @@ async def commit_shielded(
     failure = outcome.error
     if isinstance(failure, ShieldTimeoutError | ShieldBrokenError):
         unknown = OutcomeUnknownError(
-            f"the storage did not say within {timeout:.0f} s whether {key!r} was written (write id {write_id}); "
+            f"nobody can say whether {key!r} was written (write id {write_id}): its commit {failure}; "
             "look for an object with that write id before you write again",
             write_id=write_id,
         )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from asyncckpt._aio import ShieldTimeoutError, run_shielded, shield
+from asyncckpt._aio import ShieldBrokenError, ShieldTimeoutError, run_shielded, shield
 from asyncckpt.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
@@ -207,8 +207,8 @@ class S3Writer(ObjectWriter):
             # Cancelled in the middle, an upload would exist that nobody knows the id of.
             created = await shield(request(), timeout=CLEANUP_TIMEOUT)
             created.raise_if_cancelled()
-            if isinstance(created.error, ShieldTimeoutError):
-                raise StorageTimeoutError(f"{what}: no answer within {CLEANUP_TIMEOUT:.0f} s")
+            if isinstance(created.error, ShieldTimeoutError | ShieldBrokenError):
+                raise StorageTimeoutError(f"{what}: the request {created.error}")
             created.result()
 
         try:
