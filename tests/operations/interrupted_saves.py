@@ -25,6 +25,7 @@ def main(location: str, options: str, mebibytes: int, event_number: int) -> None
     """Press Ctrl-C at that progress event, and again once the first was heard; prints what the save said last."""
     events: list[asyncckpt.ProgressEvent] = []
     tasks: list[asyncio.Task[object]] = []
+    pressing: list[threading.Thread] = []
 
     def press_twice() -> None:
         task = tasks[0]
@@ -37,7 +38,8 @@ def main(location: str, options: str, mebibytes: int, event_number: int) -> None
     def note(event: asyncckpt.ProgressEvent) -> None:
         events.append(event)
         if len(events) == event_number:
-            threading.Thread(target=press_twice, daemon=True).start()
+            pressing.append(threading.Thread(target=press_twice))
+            pressing[0].start()
 
     async def run() -> None:
         current = asyncio.current_task()
@@ -48,7 +50,20 @@ def main(location: str, options: str, mebibytes: int, event_number: int) -> None
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
+    _wait_out(pressing)
     print(json.dumps({"committed": events[-1].committed, "events": len(events)}))
+
+
+def _wait_out(pressing: list[threading.Thread]) -> None:
+    """A Ctrl-C that comes when all is over interrupts nothing that matters."""
+    while True:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for thread in pressing:
+                thread.join()
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 if __name__ == "__main__":
