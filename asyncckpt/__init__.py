@@ -44,10 +44,9 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.metadata_json import MetadataSerializer
-from asyncckpt.formats.mlcp import SingleFileCheckpointFormat
+from asyncckpt.formats.kit.metadata_json import MetadataSerializer
+from asyncckpt.formats.mlcp.file import SingleFileCheckpointFormat
 from asyncckpt.formats.registry import format_names, get_format
-from asyncckpt.model.leaves import register_leaf
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     ShardingMetadata,
@@ -56,12 +55,13 @@ from asyncckpt.model.metadata import (
     TrainingMetadata,
 )
 from asyncckpt.model.shard import ShardData
+from asyncckpt.model.state.leaves import register_leaf
+from asyncckpt.operations.add_metadata import add_metadata
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.convert import ConvertReport, convert, migrate
 from asyncckpt.operations.diff import DiffReport, TensorChange, diff
 from asyncckpt.operations.load import LoadReport, load
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
 from asyncckpt.operations.save import SaveResult, save
-from asyncckpt.operations.sdnb_metadata import add_metadata
 from asyncckpt.operations.single_file import SingleFileLoader, SingleFileSaver
 from asyncckpt.operations.verify import Problem, VerifyReport, verify
 from asyncckpt.progress import Phase, ProgressEvent

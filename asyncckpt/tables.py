@@ -1,6 +1,6 @@
 """MLDF files as tables of samples × fields, written as a stream and read cell by cell."""
 
-from asyncckpt.operations.mldf_tables import (
+from asyncckpt.operations.tables.reader import (
     Audio,
     Field,
     Image,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES
 from benchmarks.contenders.base import INTO, LOAD, SAVE, UNVERIFIED
 from benchmarks.figures import Figure
 from benchmarks.rounds import Result

@@ -18,7 +18,7 @@ import numpy as np
 
 import asyncckpt
 from asyncckpt import Capabilities, ICheckpointStorage, ObjectInfo
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage import ObjectReader, ObjectWriter, run_in_thread
 

@@ -7,10 +7,10 @@ from collections.abc import Generator
 from typing import TypeVar
 
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, TruncatedError
-from asyncckpt.formats.assemble import check_chunks, gather, to_array
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.index import Extent, Index, Need, SourceInfo, parse_bytes
-from asyncckpt.model.structure import flat_structure, rebuild
+from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
+from asyncckpt.formats.kit.index import Extent, Index, Need, SourceInfo, parse_bytes
+from asyncckpt.model.state.tree import flat_structure, rebuild
 from fuzz.files import Siblings, split
 
 R = TypeVar("R")

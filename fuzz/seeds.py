@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
-from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
-from asyncckpt.formats.index import SourceInfo, parse_bytes
-from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
-from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.mlcp_set import MlcpSetFormat
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
-from asyncckpt.formats.safetensors import SafetensorsFormat
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat
+from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
+from asyncckpt.formats.kit.encode import render
+from asyncckpt.formats.kit.index import SourceInfo, parse_bytes
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
+from asyncckpt.formats.mlcp.file import MlcpFormat
+from asyncckpt.formats.mlcp.set import MlcpSetFormat
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdnb.graph.build import VariableSpec, build_graph
+from asyncckpt.formats.sdnb.java_manifest import ArrayRange, encode_manifest
+from asyncckpt.formats.sdz.format import SdzFormat
 from asyncckpt.model.metadata import CheckpointMetadata, ShardingMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
-from asyncckpt.model.tree import flatten
-from asyncckpt.operations.mldf_tables import Field, TypeId, array_field, open_table_writer
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.operations.tables.reader import Field, TypeId, array_field, open_table_writer
 from asyncckpt.storage.memory import MemoryStorage
 from fuzz.files import join
 from fuzz.targets import KEY

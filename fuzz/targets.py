@@ -10,31 +10,31 @@ import numpy as np
 from asyncckpt.errors import CheckpointError, FormatError, MissingExtraError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.block import Block
-from asyncckpt.formats.flatgraph import read_graph
-from asyncckpt.formats.flatgraph_amend import replace_metadata
-from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.java_manifest import decode_manifest, encode_manifest
-from asyncckpt.formats.metadata_json import MetadataSerializer
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.mlcp_set import MlcpSetFormat, ShardHeader
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.mldf_header import ALLOCATION, DESCRIPTOR
-from asyncckpt.formats.mldf_schema import parse_layout, parse_schema
-from asyncckpt.formats.mldf_table import visible
-from asyncckpt.formats.mldf_values import decode_cell, decode_value, has_payload
-from asyncckpt.formats.safetensors import SafetensorsFormat
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdnb_amend import amend
-from asyncckpt.formats.sdz import SdzFormat
-from asyncckpt.formats.strict_json import load_json
-from asyncckpt.formats.zip_archive import ZipLimits, read_archive
-from asyncckpt.model.payloads import payload_names
-from asyncckpt.model.structure import flat_structure, rebuild, structure_names, structure_values
-from asyncckpt.operations.mldf_validate import Validation
+from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
+from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.metadata_json import MetadataSerializer
+from asyncckpt.formats.kit.strict_json import load_json
+from asyncckpt.formats.kit.zip import ZipLimits, read_archive
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.formats.mlcp.file import MlcpFormat
+from asyncckpt.formats.mlcp.set import MlcpSetFormat, ShardHeader
+from asyncckpt.formats.mldf.cells import decode_cell, decode_value, has_payload
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.mldf.header import ALLOCATION, DESCRIPTOR
+from asyncckpt.formats.mldf.schema import parse_layout, parse_schema
+from asyncckpt.formats.mldf.table import visible
+from asyncckpt.formats.mldf.validate import Validation
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.amend import amend
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdnb.graph.amend import replace_metadata
+from asyncckpt.formats.sdnb.graph.read import read_graph
+from asyncckpt.formats.sdnb.java_manifest import decode_manifest, encode_manifest
+from asyncckpt.formats.sdz.format import SdzFormat
+from asyncckpt.model.state.payloads import payload_names
+from asyncckpt.model.state.tree import flat_structure, rebuild, structure_names, structure_values
 from fuzz.files import split
 from fuzz.reading import drive, read_all
 

@@ -149,7 +149,7 @@ def sweep_seed() -> int:
 def file_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same state as one object, and in parts."""
     if request.param == "large":
-        monkeypatch.setattr("asyncckpt.operations.write.SMALL_FILE_BYTES", 100)
+        monkeypatch.setattr("asyncckpt.operations.writing.file.SMALL_FILE_BYTES", 100)
     return str(request.param)
 
 

@@ -72,7 +72,7 @@ def test_no_import_points_up(path: Path) -> None:
 
 
 def test_model_does_no_io() -> None:
-    for path in (PACKAGE / "model").glob("*.py"):
+    for path in (PACKAGE / "model").rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"^(import|from) (asyncio|socket|fsspec)", text, re.MULTILINE), path
 
@@ -92,7 +92,9 @@ def test_the_error_tree_is_drawn_whole() -> None:
             assert issubclass(value, errors.AsyncCkptError)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "formats").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "formats").rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_formats_never_use_native_byte_order(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and _called(node) in (

@@ -10,7 +10,7 @@ drivers out of everybody's reach.
 
 from asyncckpt._aio.budget import ByteBudget, Reservation
 from asyncckpt._aio.fanout import fan_out
-from asyncckpt._aio.garbage import collection_paused, dismantle, without_collection
+from asyncckpt._aio.gc_pause import collection_paused, dismantle, without_collection
 from asyncckpt._aio.shield import ShieldBrokenError, Shielded, ShieldTimeoutError, run_shielded, shield
 from asyncckpt._aio.threads import WorkerThreads, run_in_thread
 from asyncckpt._aio.unlisted import StartingUnlisted

@@ -16,7 +16,7 @@ from asyncckpt.cli.options import (
 )
 from asyncckpt.cli.output import human_size, print_json, progress_bar
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names
 from asyncckpt.operations.convert import convert
 

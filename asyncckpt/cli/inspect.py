@@ -7,9 +7,9 @@ import argparse
 from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import human_size, print_json, print_table
-from asyncckpt.formats.metadata_json import EXACT_MEMBER, encode_metadata
+from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, encode_metadata
 from asyncckpt.model.metadata import Json, TensorMetadata
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 
 _HEX_BYTES = 256
 

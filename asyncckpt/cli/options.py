@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncckpt.errors import DecryptionError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names
 
 _KEY_BYTES = 32

@@ -11,8 +11,8 @@ from typing import TextIO
 
 import numpy as np
 
-from asyncckpt.model.beyond_json import nearest_number
 from asyncckpt.model.metadata import Json
+from asyncckpt.model.state.beyond_json import nearest_number
 from asyncckpt.progress import Phase, ProgressCallback, ProgressEvent
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -9,15 +9,15 @@ from typing import ClassVar
 from asyncckpt._aio import run_in_thread
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import LayoutError, NotRepresentableError
-from asyncckpt.formats.assemble import check_chunks, gather, to_array
-from asyncckpt.formats.index import Extent, Index, ParseSteps, Seal, SourceInfo, parse_bytes
-from asyncckpt.formats.plan import AnyPlan, Content
-from asyncckpt.formats.render import render
-from asyncckpt.model.digests import Buffer
+from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
+from asyncckpt.formats.kit.encode import render
+from asyncckpt.formats.kit.index import Extent, Index, ParseSteps, Seal, SourceInfo, parse_bytes
+from asyncckpt.formats.kit.plan import AnyPlan, Content
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
-from asyncckpt.model.payloads import PAYLOAD_DTYPE
 from asyncckpt.model.shard import ShardData
+from asyncckpt.model.state.payloads import PAYLOAD_DTYPE
 
 
 class ICheckpointFormat(ABC):

@@ -17,7 +17,7 @@ from typing import cast
 from asyncckpt.arguments import checked, did_you_mean
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.index import SourceInfo
+from asyncckpt.formats.kit.index import SourceInfo
 from asyncckpt.formats.shipped import SHIPPED
 
 ENTRY_POINT_GROUP = "asyncckpt.formats"

@@ -31,18 +31,18 @@ def _shipped(target: str, *extensions: str, beginning: bytes) -> Shipped:
 
 
 SHIPPED = {
-    "mlcp": _shipped("mlcp:MlcpFormat", ".checkpoint", beginning=rb"PCLM|MLCP"),
-    "safetensors": _shipped("safetensors:SafetensorsFormat", ".safetensors", beginning=rb".{8}\{"),
+    "mlcp": _shipped("mlcp.file:MlcpFormat", ".checkpoint", beginning=rb"PCLM|MLCP"),
+    "safetensors": _shipped("safetensors.file:SafetensorsFormat", ".safetensors", beginning=rb".{8}\{"),
     "safetensors-set": _shipped(
-        "hf_set:HuggingFaceSetFormat", ".safetensors.index.json", beginning=rb"\s*\{"
+        "safetensors.set:HuggingFaceSetFormat", ".safetensors.index.json", beginning=rb"\s*\{"
     ),
-    "gptrschk": _shipped("gptrs:GptrsCheckpointFormat", ".gptrschk", beginning=rb"GPTRSCHK"),
-    "gptrsten": _shipped("gptrs:GptrsTensorsFormat", ".gptrsten", beginning=rb"GPTRSTEN"),
-    "mldf": _shipped("mldf:MldfFormat", ".mldf", beginning=rb"\x89MLDF\r\n\x1a\n"),
-    "metagraph": _shipped("metagraph:MetagraphFormat", ".mgb", beginning=rb"METAGRAP|HYPERDAG"),
-    "sdz": _shipped("sdz:SdzFormat", ".sdz", beginning=rb"PK\x03\x04"),
-    "mlcp-set": _shipped("mlcp_set:MlcpSetFormat", ".metadata.json", beginning=rb"\s*\{"),
+    "gptrschk": _shipped("gptrs.format:GptrsCheckpointFormat", ".gptrschk", beginning=rb"GPTRSCHK"),
+    "gptrsten": _shipped("gptrs.format:GptrsTensorsFormat", ".gptrsten", beginning=rb"GPTRSTEN"),
+    "mldf": _shipped("mldf.format:MldfFormat", ".mldf", beginning=rb"\x89MLDF\r\n\x1a\n"),
+    "metagraph": _shipped("metagraph.format:MetagraphFormat", ".mgb", beginning=rb"METAGRAP|HYPERDAG"),
+    "sdz": _shipped("sdz.format:SdzFormat", ".sdz", beginning=rb"PK\x03\x04"),
+    "mlcp-set": _shipped("mlcp.set:MlcpSetFormat", ".metadata.json", beginning=rb"\s*\{"),
     # Last, because it also takes bare FlatBuffers, which have no magic number.
-    "sdnb": _shipped("sdnb:SdnbFormat", ".sdnb", beginning=rb""),
+    "sdnb": _shipped("sdnb.format:SdnbFormat", ".sdnb", beginning=rb""),
 }
 """By name, in the order in which they are asked about a file's first bytes."""

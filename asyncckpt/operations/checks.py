@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from asyncckpt.errors import MissingExtraError
-from asyncckpt.formats.index import Index, RegionDigest, StoredTensor
-from asyncckpt.model.digests import crc32, crc32c
+from asyncckpt.formats.kit.index import Index, RegionDigest, StoredTensor
+from asyncckpt.model.checksums import crc32, crc32c
 
 _ZEROS = memoryview(bytes(64 * 1024))
 

@@ -13,24 +13,24 @@ from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
-from asyncckpt.formats.index import StoredTensor
-from asyncckpt.formats.plan import Content
-from asyncckpt.model.digests import Buffer, Checksums
+from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.model.checksums import Buffer, Checksums
 from asyncckpt.model.metadata import TensorMetadata
-from asyncckpt.model.prune import prune
-from asyncckpt.model.structure import check_structure, with_values
-from asyncckpt.operations.commit import write_content
+from asyncckpt.model.state.prune import prune
+from asyncckpt.model.state.tree import check_structure, with_values
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.location import Location, StorageOptions, resolve
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.save import choose_format
-from asyncckpt.operations.session import (
+from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
     hearing_retries,
     let_go,
 )
-from asyncckpt.operations.source import TensorSource
+from asyncckpt.operations.save import choose_format
+from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.writing.source import TensorSource
 from asyncckpt.progress import ProgressCallback, ProgressReporter
 
 

@@ -12,8 +12,7 @@ from asyncckpt._aio import dismantle, run_in_thread, without_collection
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.model.beyond_json import JsonWriter
-from asyncckpt.model.digests import MIN_CHUNK_BYTES
+from asyncckpt.model.checksums import MIN_CHUNK_BYTES
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     Json,
@@ -21,10 +20,11 @@ from asyncckpt.model.metadata import (
     TensorMetadata,
     TrainingMetadata,
 )
+from asyncckpt.model.state.beyond_json import JsonWriter
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.diff_state import Fingerprint, Values, state_changes
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import let_go, run_sized
+from asyncckpt.operations.runtime import let_go, run_sized
 from asyncckpt.progress import ProgressCallback
 
 _NOT_COMPARED = frozenset({"shards", "timestamp", "format", "version", "extra"})

@@ -7,12 +7,12 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats.strict_json import json_pieces
-from asyncckpt.model.digests import Buffer, crc32c
+from asyncckpt.formats.kit.strict_json import json_pieces
+from asyncckpt.model.checksums import Buffer, crc32c
 from asyncckpt.model.metadata import Json
-from asyncckpt.model.payloads import Payload, encode_payload, is_payload
-from asyncckpt.model.plain import decode_plain, encode_plain
-from asyncckpt.model.structure import Path, clipped, show_path, structure_values
+from asyncckpt.model.state.payloads import Payload, encode_payload, is_payload
+from asyncckpt.model.state.plain import decode_plain, encode_plain
+from asyncckpt.model.state.tree import Path, clipped, show_path, structure_values
 
 _LONGEST = 80
 

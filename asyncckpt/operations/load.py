@@ -14,13 +14,13 @@ from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.model.into import Destinations, tensors_into
-from asyncckpt.model.leaves import Leaves
 from asyncckpt.model.metadata import CheckpointMetadata, Json
-from asyncckpt.model.structure import flat_structure, is_small, needs_framework, rebuild
+from asyncckpt.model.state.fill import Destinations, tensors_into
+from asyncckpt.model.state.leaves import Leaves
+from asyncckpt.model.state.tree import flat_structure, is_small, needs_framework, rebuild
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, INLINE_TENSORS, run_sized
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, INLINE_TENSORS, run_sized
 from asyncckpt.progress import ProgressCallback
 
 Only = str | Iterable[str] | Callable[[str], bool]

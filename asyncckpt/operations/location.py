@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from asyncckpt.arguments import Called
 from asyncckpt.errors import InvalidArgumentError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.factory import open_location
 from asyncckpt.storage.keys import validate_key

@@ -12,23 +12,23 @@ from asyncckpt._aio import collection_paused, dismantle, without_collection
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.metadata_json import encode_metadata
-from asyncckpt.formats.plan import Content
+from asyncckpt.formats.kit.metadata_json import encode_metadata
+from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.registry import format_for_name, get_format
-from asyncckpt.model.capture import CAPTURED, capture
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
-from asyncckpt.model.tree import FlatState, flatten
-from asyncckpt.operations.commit import write_content
+from asyncckpt.model.state.capture import CAPTURED, capture
+from asyncckpt.model.state.flatten import FlatState, flatten
 from asyncckpt.operations.location import Location, StorageOptions, resolve
-from asyncckpt.operations.pool import staging_pool
-from asyncckpt.operations.session import (
+from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     hearing_retries,
     let_go,
     working_threads,
 )
-from asyncckpt.operations.source import MemorySource
-from asyncckpt.operations.stage import normalise, stage
+from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.writing.pool import staging_pool
+from asyncckpt.operations.writing.source import MemorySource
+from asyncckpt.operations.writing.stage import normalise, stage
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 DEFAULT_FORMAT = "mlcp"

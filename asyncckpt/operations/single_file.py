@@ -10,11 +10,11 @@ from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.formats.base import ICheckpointFormat, content_of
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.shard import ShardData
-from asyncckpt.operations.commit import write_content
+from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.location import Place
-from asyncckpt.operations.reader import open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, WORKERS
-from asyncckpt.operations.source import MemorySource
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, WORKERS
+from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.writing.source import MemorySource
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ICheckpointStorage
 

@@ -10,14 +10,14 @@ from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.index import Index, StoredTensor
+from asyncckpt.formats.kit.index import Index, StoredTensor
 from asyncckpt.model.ranges import ByteRange
-from asyncckpt.model.structure import check_structure
+from asyncckpt.model.state.tree import check_structure
+from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.checks import Check, Pass, checks_of, is_simple
-from asyncckpt.operations.files import OpenFile
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.reader import Checkpoint, open_checkpoint
-from asyncckpt.operations.session import DEFAULT_MEMORY_BYTES, hearing_retries
+from asyncckpt.operations.reading.files import OpenFile
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, hearing_retries
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 Level = Literal["header", "full"]

@@ -31,12 +31,12 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.finals import refuse_overrides
-from asyncckpt.storage.handles import Capabilities, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.home import Home
 from asyncckpt.storage.keys import validate_key, validate_prefix
+from asyncckpt.storage.objects import Capabilities, ObjectInfo, ObjectReader, ObjectWriter
 
 __all__ = [
     "CLEANUP_TIMEOUT",

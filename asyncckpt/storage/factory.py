@@ -70,12 +70,12 @@ def _maker(url: Location) -> _Maker:
         return partial(_local_storage, rest)
     text = fspath(url)
     if scheme in _S3:
-        from asyncckpt.storage.s3 import S3Storage
+        from asyncckpt.storage.s3.storage import S3Storage
 
         s3_bucket, s3_prefix = _bucket_and_prefix(text, rest)
         return lambda options: S3Storage(s3_bucket, s3_prefix, storage_options=options)
     if scheme in _GCS:
-        from asyncckpt.storage.gcs import GcsStorage
+        from asyncckpt.storage.gcs.storage import GcsStorage
 
         gcs_bucket, gcs_prefix = _bucket_and_prefix(text, rest)
         return lambda options: GcsStorage(gcs_bucket, gcs_prefix, storage_options=options)
@@ -192,8 +192,8 @@ def _of_fsspec(scheme: str, url: str) -> _Maker:
         raise UnsupportedOperationError(
             f"no storage serves {scheme}:// ({redacted(url)!r}); use a path, s3://, gs:// or a scheme of fsspec"
         )
-    from asyncckpt.storage.fsspec import FsspecStorage
-    from asyncckpt.storage.fsspec_driver import class_of
+    from asyncckpt.storage.fsspec.driver import class_of
+    from asyncckpt.storage.fsspec.storage import FsspecStorage
 
     class_of(url)  # imports the driver
     return lambda options: FsspecStorage(url=url, storage_options=options)

@@ -13,7 +13,7 @@ import numpy as np
 from asyncckpt._aio import run_in_thread
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.parts import PartLedger, total_bytes

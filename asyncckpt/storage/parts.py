@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncckpt.errors import RangeError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 
 
 def total_bytes(views: Sequence[Buffer]) -> int:

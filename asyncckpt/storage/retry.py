@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 from asyncckpt._aio import StartingUnlisted
 from asyncckpt.arguments import AtLeastOne, Between, check_fields
 from asyncckpt.errors import InvalidArgumentError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http_status import RefusedError
+from asyncckpt.storage.http.status import RefusedError
 
 T = TypeVar("T")
 Seconds = Annotated[float, Between(0)]

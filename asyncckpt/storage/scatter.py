@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
 
 

@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asyncckpt.testing.faults import Outcome, run_cancelled_at, sweep
-    from asyncckpt.testing.format_contract import FormatContract
-    from asyncckpt.testing.storage_contract import StorageContract
-    from asyncckpt.testing.storage_faults import CountingStorage, FaultyStorage
+    from asyncckpt.testing.cancelling import Outcome, run_cancelled_at, sweep
+    from asyncckpt.testing.formats.contract import FormatContract
+    from asyncckpt.testing.storage.contract import StorageContract
+    from asyncckpt.testing.storage.wrappers import CountingStorage, FaultyStorage
 
 _HOMES = {
-    "CountingStorage": "storage_faults",
-    "FaultyStorage": "storage_faults",
-    "FormatContract": "format_contract",
-    "Outcome": "faults",
-    "StorageContract": "storage_contract",
-    "run_cancelled_at": "faults",
-    "sweep": "faults",
+    "CountingStorage": "storage.wrappers",
+    "FaultyStorage": "storage.wrappers",
+    "FormatContract": "formats.contract",
+    "Outcome": "cancelling",
+    "StorageContract": "storage.contract",
+    "run_cancelled_at": "cancelling",
+    "sweep": "cancelling",
 }
 
 __all__ = [

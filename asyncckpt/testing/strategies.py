@@ -173,6 +173,6 @@ def _bits(leaf: Any) -> Any:
 
 
 def _torch_bits(tensor: Any) -> Any:
-    from asyncckpt.model.leaves_torch import TorchLeaf
+    from asyncckpt.model.state.torch_leaf import TorchLeaf
 
     return _bits(TorchLeaf().to_array(tensor))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.load import load
-from asyncckpt.operations.reader import open_checkpoint
 from asyncckpt.operations.save import save
 from asyncckpt.storage.base import ICheckpointStorage
 from benchmarks.figures import Figure

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.load import load
-from asyncckpt.operations.reader import open_checkpoint
 from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.local import LocalStorage
 from benchmarks.figures import Figure

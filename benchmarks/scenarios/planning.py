@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from asyncckpt.operations.reader import open_checkpoint
+from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.save import save
 from asyncckpt.progress import Phase, ProgressEvent
 from asyncckpt.storage.memory import MemoryStorage

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.registry import format_names, get_format
-from asyncckpt.formats.sdz import SdzFormat
+from asyncckpt.formats.sdz.format import SdzFormat
 
 REFERENCE = "mlcp"
 _MEMORY_FOLDER = Path("/dev/shm")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.testing.format_contract import FormatContract
+from asyncckpt.testing.formats.contract import FormatContract
 
 
 @pytest.fixture

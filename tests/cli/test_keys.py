@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import asyncckpt
-from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat
 from tests.cli.conftest import Run, state
 
 KEY = bytes(range(32))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncckpt.testing.storage_contract import StorageContract
+from asyncckpt.testing.storage.contract import StorageContract
 from examples.custom_storage import SCHEMA, SqliteStorage
 from tests.guards import call_blocking
 

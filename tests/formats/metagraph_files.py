@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncckpt.formats.index import Index
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.formats.metagraph_hash import hash_of, root_of, short_hash
-from asyncckpt.formats.metagraph_header import HEADER_BYTES, Header, Section, decode_header, decode_sections
+from asyncckpt.formats.kit.index import Index
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.formats.metagraph.hashing import hash_of, root_of, short_hash
+from asyncckpt.formats.metagraph.header import HEADER_BYTES, Header, Section, decode_header, decode_sections
 from asyncckpt.model.metadata import CheckpointMetadata
 from tests.formats.attacks import with_number
 from tests.formats.state_files import arrays_of, encode_arrays, parse

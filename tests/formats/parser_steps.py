@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from asyncckpt.formats.index import Need
+from asyncckpt.formats.kit.index import Need
 
 
 def drive(

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from asyncckpt.formats.assemble import check_chunks, gather
 from asyncckpt.formats.base import ICheckpointFormat, content_of, read_shards
-from asyncckpt.formats.index import Extent, Index, SourceInfo, parse_bytes
-from asyncckpt.formats.plan import Content, FilePlan, StreamPlan, TensorBytes
-from asyncckpt.formats.render import digest_file, render
+from asyncckpt.formats.kit.decode import check_chunks, gather
+from asyncckpt.formats.kit.encode import digest_file, render
+from asyncckpt.formats.kit.index import Extent, Index, SourceInfo, parse_bytes
+from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan, TensorBytes
 from asyncckpt.model.dtype import array_from
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
-from asyncckpt.model.structure import rebuild
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.tree import rebuild
 
 
 def content_of_state(

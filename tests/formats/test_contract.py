@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.mlcp_set import MlcpSetFormat
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.safetensors import SafetensorsFormat
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat
-from asyncckpt.testing.format_contract import FormatContract
+from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.formats.mlcp.file import MlcpFormat
+from asyncckpt.formats.mlcp.set import MlcpSetFormat
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdz.format import SdzFormat
+from asyncckpt.testing.formats.contract import FormatContract
 
 
 class TestMlcp(FormatContract):

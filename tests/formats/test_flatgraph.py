@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 
 from asyncckpt.errors import FormatError, LayoutError, LimitExceededError
-from asyncckpt.formats.flatgraph import FlatArray, Graph, looks_like_graph, read_graph
-from asyncckpt.formats.flatgraph_amend import replace_metadata
-from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
+from asyncckpt.formats.sdnb.graph.amend import replace_metadata
+from asyncckpt.formats.sdnb.graph.build import VariableSpec, build_graph
+from asyncckpt.formats.sdnb.graph.read import FlatArray, Graph, looks_like_graph, read_graph
 from asyncckpt.model.ranges import ByteRange
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 

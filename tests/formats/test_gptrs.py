@@ -28,12 +28,12 @@ from asyncckpt.errors import (
     UnsupportedStateError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats import gptrs
 from asyncckpt.formats.base import ICheckpointFormat, content_of
-from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.gptrs_ids import LazyParams, base_param_id, new_namespace, param_key
-from asyncckpt.formats.gptrs_index import V1_WINDOW_BYTES
-from asyncckpt.formats.index import SourceInfo
+from asyncckpt.formats.gptrs import format as gptrs
+from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
+from asyncckpt.formats.gptrs.ids import LazyParams, base_param_id, new_namespace, param_key
+from asyncckpt.formats.gptrs.index import V1_WINDOW_BYTES
+from asyncckpt.formats.kit.index import SourceInfo
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import arrays, assert_identical

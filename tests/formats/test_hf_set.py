@@ -20,9 +20,9 @@ from asyncckpt.errors import (
     NotRepresentableError,
     TruncatedError,
 )
-from asyncckpt.formats.hf_set import MAX_INDEX_BYTES, HuggingFaceSetFormat, split
-from asyncckpt.formats.index import Index, SourceInfo
-from asyncckpt.formats.safetensors import SafetensorsFormat
+from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.safetensors.set import MAX_INDEX_BYTES, HuggingFaceSetFormat, split
 from asyncckpt.model.metadata import CheckpointMetadata, TrainingMetadata
 from asyncckpt.testing.strategies import assert_identical
 from tests.formats import attacks, state_files

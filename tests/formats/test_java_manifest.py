@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import FormatError, LayoutError, LimitExceededError
-from asyncckpt.formats.java_manifest import (
+from asyncckpt.formats.sdnb.java_manifest import (
     ArrayRange,
     decode_manifest,
     decode_modified_utf8,

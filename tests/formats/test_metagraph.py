@@ -23,13 +23,13 @@ from asyncckpt.errors import (
     UnsupportedStateError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats import metagraph_hash
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import Extent, Need, SourceInfo
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.formats.metagraph_hash import hash_of
-from asyncckpt.formats.metagraph_sections import TIED_EDGE, checksum_text
-from asyncckpt.formats.plan import Content, FilePlan
+from asyncckpt.formats.kit.index import Extent, Need, SourceInfo
+from asyncckpt.formats.kit.plan import Content, FilePlan
+from asyncckpt.formats.metagraph import hashing as metagraph_hash
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.formats.metagraph.hashing import hash_of
+from asyncckpt.formats.metagraph.records import TIED_EDGE, checksum_text
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     ShardingMetadata,

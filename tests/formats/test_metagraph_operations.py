@@ -16,10 +16,10 @@ from asyncckpt.errors import (
     NotRepresentableError,
     SignatureError,
 )
-from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle, verify_key_of
+from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle, verify_key_of
+from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.load import load
-from asyncckpt.operations.reader import open_checkpoint
 from asyncckpt.operations.save import save
 from asyncckpt.operations.verify import verify
 from asyncckpt.storage.memory import MemoryStorage

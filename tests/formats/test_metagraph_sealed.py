@@ -21,15 +21,15 @@ from asyncckpt.errors import (
     LimitExceededError,
     SignatureError,
 )
-from asyncckpt.formats import metagraph_codec
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.metagraph import MetagraphFormat, verify_key_of
-from asyncckpt.formats.metagraph_codec import Codec
-from asyncckpt.formats.metagraph_hash import hash_of
-from asyncckpt.formats.metagraph_header import Section, SectionType
-from asyncckpt.formats.plan import StreamPlan
-from asyncckpt.model.digests import crc32c
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.plan import StreamPlan
+from asyncckpt.formats.metagraph import codec as metagraph_codec
+from asyncckpt.formats.metagraph.codec import Codec
+from asyncckpt.formats.metagraph.format import MetagraphFormat, verify_key_of
+from asyncckpt.formats.metagraph.hashing import hash_of
+from asyncckpt.formats.metagraph.header import Section, SectionType
+from asyncckpt.model.checksums import crc32c
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
 from tests.formats.attacks import HOSTILE_NUMBERS, mutations, outcome

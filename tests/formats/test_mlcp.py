@@ -25,10 +25,10 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.index import Index, SourceInfo
-from asyncckpt.formats.metadata_json import DTYPE_NUMBERS, MetadataSerializer, decode_timestamp
-from asyncckpt.formats.mlcp import MlcpFormat, SingleFileCheckpointFormat, dotnet_string
-from asyncckpt.formats.plan import Content
+from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.metadata_json import DTYPE_NUMBERS, MetadataSerializer, decode_timestamp
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.mlcp.file import MlcpFormat, SingleFileCheckpointFormat, dotnet_string
 from asyncckpt.model.metadata import CheckpointMetadata, ShardingMetadata, ShardMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import arrays

@@ -26,10 +26,10 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import Index, SourceInfo
-from asyncckpt.formats.mlcp_set import MlcpSetFormat, ShardHeader
-from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
+from asyncckpt.formats.kit.encode import render
+from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.mlcp.set import MlcpSetFormat, ShardHeader
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.load import load

@@ -25,9 +25,10 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.index import Index, SourceInfo
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.mldf_header import (
+from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.mldf.header import (
     DATA_CRC_AT,
     HEADER_END,
     MAGIC,
@@ -38,8 +39,7 @@ from asyncckpt.formats.mldf_header import (
     allocations,
     row_offsets,
 )
-from asyncckpt.formats.plan import Content
-from asyncckpt.model.digests import crc32_of_zeros
+from asyncckpt.model.checksums import crc32_of_zeros
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     ShardingMetadata,

@@ -26,12 +26,12 @@ from asyncckpt.errors import (
     TensorNotFoundError,
     UnsupportedDtypeError,
 )
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.mldf_header import Header
-from asyncckpt.formats.mldf_table import TableDraft
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.mldf.header import Header
+from asyncckpt.formats.mldf.table import TableDraft
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
-from asyncckpt.operations.mldf_tables import (
+from asyncckpt.operations.tables.reader import (
     Audio,
     Field,
     Image,

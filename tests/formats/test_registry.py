@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.mlcp import MlcpFormat
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, format_names, get_format, sniff
 from asyncckpt.formats.shipped import SHIPPED
 
@@ -72,8 +72,9 @@ def test_the_table_is_what_the_class_says(name: str) -> None:
 
 def test_every_format_class_that_ships_is_in_the_table() -> None:
     names = set()
-    for path in (ROOT / "asyncckpt" / "formats").glob("*.py"):
-        for found in vars(import_module(f"asyncckpt.formats.{path.stem}")).values():
+    for path in (ROOT / "asyncckpt" / "formats").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for found in vars(import_module(module)).values():
             if isclass(found) and issubclass(found, ICheckpointFormat) and not isabstract(found):
                 names.add(found.name)
     assert names == set(SHIPPED)

@@ -24,12 +24,12 @@ from asyncckpt.errors import (
     UnsupportedDtypeError,
     UnsupportedStateError,
 )
-from asyncckpt.formats import safetensors as safetensors_format
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
-from asyncckpt.formats.safetensors import MAX_HEADER_BYTES, SafetensorsFormat
+from asyncckpt.formats.kit.encode import render
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.safetensors import file as safetensors_format
+from asyncckpt.formats.safetensors.file import MAX_HEADER_BYTES, SafetensorsFormat
 from asyncckpt.model.dtype import item_size, numpy_dtype
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData

@@ -26,14 +26,14 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.flatgraph_build import VariableSpec, build_graph
-from asyncckpt.formats.index import Index, SourceInfo
-from asyncckpt.formats.java_manifest import ArrayRange, encode_manifest
-from asyncckpt.formats.plan import Content
-from asyncckpt.formats.render import render
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdnb_header import Header
-from asyncckpt.formats.sdnb_shards import ShardName, assign_shards
+from asyncckpt.formats.kit.encode import render
+from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdnb.graph.build import VariableSpec, build_graph
+from asyncckpt.formats.sdnb.header import Header
+from asyncckpt.formats.sdnb.java_manifest import ArrayRange, encode_manifest
+from asyncckpt.formats.sdnb.shards import ShardName, assign_shards
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import assert_identical

@@ -17,10 +17,10 @@ from asyncckpt.errors import (
     LayoutError,
     ObjectChangedError,
 )
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdnb_amend import amend
-from asyncckpt.operations.sdnb_metadata import add_metadata
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.sdnb.amend import amend
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.operations.add_metadata import add_metadata
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
 from tests.formats import state_files

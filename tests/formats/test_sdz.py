@@ -22,15 +22,15 @@ from asyncckpt.errors import (
     LimitExceededError,
     NotRepresentableError,
 )
-from asyncckpt.formats.index import Index, Need, SourceInfo
-from asyncckpt.formats.plan import Content, FilePlan, StreamPlan
-from asyncckpt.formats.render import digest_content, render
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat, inner_plans
-from asyncckpt.formats.sdz_deflated import cut_frames
-from asyncckpt.formats.sdz_stored import file_crc32
-from asyncckpt.formats.zip_archive import ZipLimits
-from asyncckpt.model.digests import Chunking
+from asyncckpt.formats.kit.encode import digest_content, render
+from asyncckpt.formats.kit.index import Index, Need, SourceInfo
+from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan
+from asyncckpt.formats.kit.zip import ZipLimits
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdz.deflated import cut_frames
+from asyncckpt.formats.sdz.format import SdzFormat, inner_plans
+from asyncckpt.formats.sdz.stored import file_crc32
+from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import assert_identical

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats import strict_json
-from asyncckpt.formats.strict_json import dump_json, json_pieces, load_json
+from asyncckpt.formats.kit import strict_json
+from asyncckpt.formats.kit.strict_json import dump_json, json_pieces, load_json
 
 
 def values() -> st.SearchStrategy[Any]:

@@ -21,15 +21,15 @@ from asyncckpt.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from asyncckpt.formats.deflate import (
+from asyncckpt.formats.kit.deflate import (
     EMPTY_STREAM,
     Inflater,
     compress_frames,
     inflate_frame,
     size_bound,
 )
-from asyncckpt.formats.index import SourceInfo
-from asyncckpt.formats.zip_archive import (
+from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.zip import (
     DEFLATED,
     DESCRIPTOR_FLAG,
     STORED,

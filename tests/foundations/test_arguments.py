@@ -15,18 +15,18 @@ import asyncckpt
 from asyncckpt import tables
 from asyncckpt.arguments import AtLeastOne, Between, Called, NotNegative, check_fields, checked
 from asyncckpt.errors import InvalidArgumentError
-from asyncckpt.formats.gptrs import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.formats.mlcp_set import MlcpSetFormat
-from asyncckpt.formats.mldf import MldfFormat
-from asyncckpt.formats.safetensors import SafetensorsFormat
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat
-from asyncckpt.model.leaves import LEAVES
-from asyncckpt.storage.fsspec import FsspecStorage
-from asyncckpt.storage.gcs import GcsStorage
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.formats.mlcp.set import MlcpSetFormat
+from asyncckpt.formats.mldf.format import MldfFormat
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdz.format import SdzFormat
+from asyncckpt.model.state.leaves import LEAVES
+from asyncckpt.storage.fsspec.storage import FsspecStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.disks import files_in
 
 # --- the mechanism ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out, run_shielded
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, bind
 from asyncckpt.errors import OperationCancelledError
 from asyncckpt.progress import ProgressEvent, ProgressReporter
-from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, sweep
+from asyncckpt.testing.cancelling import WAYS, CancelBy, Outcome, sweep
 
 RunOn = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -10,7 +10,7 @@ import pytest
 from asyncckpt._aio import run_in_thread, run_shielded
 from asyncckpt.cancellation import CancellationToken, bind
 from asyncckpt.errors import OperationCancelledError
-from asyncckpt.testing.faults import CancelBy, Outcome, run_cancelled_at, sweep
+from asyncckpt.testing.cancelling import CancelBy, Outcome, run_cancelled_at, sweep
 
 ERRORS: dict[CancelBy, type[BaseException]] = {
     "task": asyncio.CancelledError,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from asyncckpt.errors import FormatError, LayoutError, TruncatedError
-from asyncckpt.formats.flatgraph import read_graph
-from asyncckpt.formats.flatgraph_amend import replace_metadata
-from asyncckpt.formats.gptrs import BLOCK_MAGIC, GptrsTensorsFormat
-from asyncckpt.formats.index import SourceInfo, parse_bytes
-from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
-from asyncckpt.formats.safetensors import SafetensorsFormat
-from asyncckpt.formats.sdnb import SdnbFormat
+from asyncckpt.formats.gptrs.format import BLOCK_MAGIC, GptrsTensorsFormat
+from asyncckpt.formats.kit.index import SourceInfo, parse_bytes
+from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
+from asyncckpt.formats.safetensors.file import SafetensorsFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdnb.graph.amend import replace_metadata
+from asyncckpt.formats.sdnb.graph.read import read_graph
 from fuzz.seeds import MOMENT, files_of, metadata, states
 
 

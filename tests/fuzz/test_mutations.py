@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import CheckpointError, FormatError
-from asyncckpt.formats.assemble import check_chunks, gather
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
-from asyncckpt.formats.index import Index, SourceInfo, parse_bytes
-from asyncckpt.formats.metagraph import MetagraphFormat
+from asyncckpt.formats.kit.decode import check_chunks, gather
+from asyncckpt.formats.kit.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names, get_format
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat
-from asyncckpt.model.digests import Buffer
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdz.format import SdzFormat
+from asyncckpt.model.checksums import Buffer
 from fuzz.files import Siblings
 from fuzz.seeds import MOMENT, files_of, metadata, states
 from tests.formats.attacks import mutations

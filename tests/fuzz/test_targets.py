@@ -60,7 +60,7 @@ def test_a_forgiving_process_reads_a_file_with_wrong_checksums() -> None:
         "from fuzz import forgiving; forgiving.install()\n"
         "from fuzz.seeds import files_of, states\n"
         "from fuzz.targets import TARGETS\n"
-        "from asyncckpt.formats.mlcp import MlcpFormat\n"
+        "from asyncckpt.formats.mlcp.file import MlcpFormat\n"
         "data = bytearray(files_of(MlcpFormat(), states()[0])[0])\n"
         "data[-1] ^= 1\n"
         "TARGETS['mlcp'](bytes(data))\n"

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import asyncckpt
-from asyncckpt.formats.metagraph import MetagraphFormat
-from asyncckpt.model.leaves import LEAVES
+from asyncckpt.formats.metagraph.format import MetagraphFormat
+from asyncckpt.model.state.leaves import LEAVES
 
 STATE: dict[str, Any] = {"w": np.arange(12, dtype=np.float32), "step": 3}
 OPTIONAL = "s3fs urllib3 aiohttp gcsfs flatbuffers zlib_ng blake3 zstandard cryptography torch".split()

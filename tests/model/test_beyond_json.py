@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from asyncckpt import CheckpointMetadata, MetadataSerializer, ShardMetadata, TrainingMetadata
 from asyncckpt.errors import LayoutError, UnsupportedStateError
-from asyncckpt.formats.metadata_json import decode_metadata, encode_metadata
-from asyncckpt.model.beyond_json import JsonWriter, restore_exact
-from asyncckpt.model.plain import decode_plain
+from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata
+from asyncckpt.model.state.beyond_json import JsonWriter, restore_exact
+from asyncckpt.model.state.plain import decode_plain
 from asyncckpt.testing.strategies import assert_identical, keys, numpy_scalars, plain_values
 
 

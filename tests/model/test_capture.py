@@ -11,9 +11,9 @@ from hypothesis import given
 
 from asyncckpt._aio import dismantle
 from asyncckpt.errors import UnsupportedStateError
-from asyncckpt.model.capture import CAPTURED, capture
-from asyncckpt.model.structure import MAX_DEPTH
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.capture import CAPTURED, capture
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.tree import MAX_DEPTH
 from asyncckpt.testing.strategies import states
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncckpt.model.digests import (
+from asyncckpt.model.checksums import (
     MAX_CHUNKS,
     MIN_CHUNK_BYTES,
     Chunking,

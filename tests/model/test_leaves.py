@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from asyncckpt.errors import LayoutError, MismatchError, MissingExtraError, UnsupportedStateError
-from asyncckpt.model.into import tensors_into
-from asyncckpt.model.leaves import LEAVES, LeafAdapter, LeafRegistry, NumpyArrayLeaf, NumpyScalarLeaf
-from asyncckpt.model.leaves_torch import TorchLeaf
-from asyncckpt.model.structure import flat_structure, needs_framework, rebuild
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.fill import tensors_into
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.leaves import LEAVES, LeafAdapter, LeafRegistry, NumpyArrayLeaf, NumpyScalarLeaf
+from asyncckpt.model.state.torch_leaf import TorchLeaf
+from asyncckpt.model.state.tree import flat_structure, needs_framework, rebuild
 from asyncckpt.testing.strategies import assert_identical
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.model.into import tensors_into
-from asyncckpt.model.payloads import PAYLOAD_BYTES, payload_names
-from asyncckpt.model.structure import rebuild, structure_names, structure_values, with_values
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.fill import tensors_into
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.payloads import PAYLOAD_BYTES, payload_names
+from asyncckpt.model.state.tree import rebuild, structure_names, structure_values, with_values
 from asyncckpt.testing.strategies import assert_identical
 
 BLOB = bytes(range(256)) * (PAYLOAD_BYTES // 256)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncckpt.model.prune import prune
-from asyncckpt.model.structure import rebuild
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.prune import prune
+from asyncckpt.model.state.tree import rebuild
 from asyncckpt.testing.strategies import assert_identical
 
 A, B = np.arange(3), np.ones(2)

@@ -12,10 +12,10 @@ import pytest
 
 from asyncckpt.errors import LayoutError, UnsupportedStateError
 from asyncckpt.model.dtype import DTYPE_NAMES, array_from, as_bytes_view, dtype_name
-from asyncckpt.model.into import tensors_into
-from asyncckpt.model.leaves_torch import TorchLeaf
-from asyncckpt.model.structure import rebuild
-from asyncckpt.model.tree import flatten
+from asyncckpt.model.state.fill import tensors_into
+from asyncckpt.model.state.flatten import flatten
+from asyncckpt.model.state.torch_leaf import TorchLeaf
+from asyncckpt.model.state.tree import rebuild
 
 # The quick tests run where no framework is installed.
 torch: Any = pytest.importorskip("torch")
@@ -286,8 +286,8 @@ def test_loading_into_tensors() -> None:
 def test_torch_is_not_imported_before_the_user_does() -> None:
     script = (
         "import sys, numpy\n"
-        "from asyncckpt.model.tree import flatten\n"
-        "from asyncckpt.model.structure import rebuild\n"
+        "from asyncckpt.model.state.flatten import flatten\n"
+        "from asyncckpt.model.state.tree import rebuild\n"
         "flat = flatten({'a': numpy.ones(1), 's': numpy.float32(1), 'n': [1, 'x']})\n"
         "rebuild(flat.structure, flat.tensors)\n"
         "assert 'torch' not in sys.modules\n"

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import LayoutError, UnsupportedStateError
-from asyncckpt.model.structure import MAX_DEPTH, flat_structure, rebuild, structure_leaves, structure_names
-from asyncckpt.model.tree import FlatState, flatten
+from asyncckpt.model.state.flatten import FlatState, flatten
+from asyncckpt.model.state.tree import MAX_DEPTH, flat_structure, rebuild, structure_leaves, structure_names
 from asyncckpt.testing.strategies import assert_identical, states
 
 Point = namedtuple("Point", "x y")

@@ -19,10 +19,10 @@ import numpy as np
 
 import asyncckpt
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
 from asyncckpt.formats.registry import format_names, get_format
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.operations import write
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.operations.writing import file as write
 
 CALLS = (
     "open",

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 import asyncckpt
-from asyncckpt.testing.faults import Outcome
-from asyncckpt.testing.storage_faults import FaultyStorage
+from asyncckpt.testing.cancelling import Outcome
+from asyncckpt.testing.storage.wrappers import FaultyStorage
 from asyncckpt.testing.strategies import assert_identical
 from tests.operations.places import Medium
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.gcs import GcsStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 
 SMALL_PART_BYTES = 256 * 1024
 S3_PART_BYTES = 5 * 1024 * 1024

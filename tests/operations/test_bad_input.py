@@ -18,7 +18,7 @@ import asyncckpt
 from asyncckpt.operations.convert import convert
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.disks import files_in, largest_file
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.servers import GcsBucket, S3Bucket

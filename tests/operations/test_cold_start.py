@@ -42,15 +42,17 @@ def cold_start(
 
 def formats_among(files: list[str]) -> set[str]:
     folder = PACKAGE / "formats"
-    return {Path(file).stem for file in files if Path(file).parent == folder}
+    inside = [Path(file).relative_to(folder) for file in files if Path(file).is_relative_to(folder)]
+    return {".".join(path.with_suffix("").parts) for path in inside}
 
 
 def test_a_local_path_imports_only_the_formats_that_it_meets(tmp_path: Path) -> None:
     imports = cold_start(str(tmp_path / "x.checkpoint"))
     assert imports["on_loop"] == []
     # Converted to safetensors, and once asked for as SDZ; of the others nothing.
-    assert formats_among(imports["in_threads"]) >= {"safetensors", "sdz"}
-    assert not formats_among(imports["in_threads"]) & {"hf_set", "gptrs", "mldf", "metagraph", "mlcp_set"}
+    assert formats_among(imports["in_threads"]) >= {"safetensors.file", "sdz.format"}
+    others = {"safetensors.set", "gptrs.format", "mldf.format", "metagraph.format", "mlcp.set"}
+    assert not formats_among(imports["in_threads"]) & others
 
 
 @pytest.mark.parametrize("url", ["memory://run/x.checkpoint", "simplecache::memory://run/x.checkpoint"])

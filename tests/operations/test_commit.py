@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.storage import base
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.memory import MemoryStorage

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.convert import convert, migrate
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.memory import MemoryStorage
@@ -303,7 +303,7 @@ async def test_a_cancel_leaves_nothing(how: str) -> None:
 async def test_shards_and_pieces_survive() -> None:
     """Two ranks' halves of one tensor: still two shards, still one tensor, in the format that keeps both."""
     from asyncckpt import CheckpointMetadata, ShardData, ShardMetadata, TensorMetadata
-    from asyncckpt.operations.pieces import piece_name
+    from asyncckpt.operations.reading.plan import piece_name
 
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
     storage = MemoryStorage()

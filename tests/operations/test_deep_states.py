@@ -13,11 +13,11 @@ import pytest
 import asyncckpt
 from asyncckpt.cli import main
 from asyncckpt.errors import LayoutError, UnsupportedStateError
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.plan import Content
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TrainingMetadata
 from asyncckpt.model.shard import ShardData
-from asyncckpt.model.structure import MAX_DEPTH
+from asyncckpt.model.state.tree import MAX_DEPTH
 from asyncckpt.testing.strategies import assert_identical
 from tests.formats.state_files import encode_content
 
@@ -123,7 +123,7 @@ async def test_a_file_with_deeper_metadata_is_not_converted(
     shard = ShardData.from_arrays(ARRAYS)
     metadata = CheckpointMetadata(custom_fields={"x": nested(MAX_DEPTH + 50, "list", 1)})
     with monkeypatch.context() as lax:
-        lax.setattr("asyncckpt.model.beyond_json.MAX_DEPTH", 1000)
+        lax.setattr("asyncckpt.model.state.beyond_json.MAX_DEPTH", 1000)
         path.write_bytes(
             encode_content(MlcpFormat(), Content(shard.tensor_info, (2,), metadata), shard.views)
         )

@@ -14,7 +14,7 @@ from asyncckpt import CheckpointMetadata, TrainingMetadata
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import DiffReport, diff
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_faults import CountingStorage
+from asyncckpt.testing.storage.wrappers import CountingStorage
 from tests.operations.test_requests import RemoteMemory
 
 ITEMS = 200_000

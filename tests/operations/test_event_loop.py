@@ -18,11 +18,17 @@ import pytest
 from blockbuster import BlockingError
 
 import asyncckpt
-from asyncckpt.formats import assemble, mlcp
+from asyncckpt.formats.kit import decode as assemble
+from asyncckpt.formats.mlcp import file as mlcp
+from asyncckpt.operations import checkpoint as reader
 from asyncckpt.operations import diff as diff_module
-from asyncckpt.operations import fetch, files, load, parts, reader, save, session, stage
+from asyncckpt.operations import load, save
+from asyncckpt.operations import runtime as session
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
+from asyncckpt.operations.reading import fetch, files
+from asyncckpt.operations.writing import cutting as parts
+from asyncckpt.operations.writing import stage
 from asyncckpt.storage.base import ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium

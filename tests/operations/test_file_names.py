@@ -11,8 +11,8 @@ import pytest
 
 import asyncckpt
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError
-from asyncckpt.formats.metagraph import MetagraphFormat, base_bundle
-from asyncckpt.formats.sdnb import SdnbFormat
+from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
+from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
 from tests.formats.attacks import HOSTILE_FILE_NAMES

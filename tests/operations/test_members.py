@@ -12,7 +12,7 @@ import asyncckpt
 from asyncckpt.errors import AccessDeniedError, OutcomeUnknownError, StorageError
 from asyncckpt.storage import base
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_faults import CountingStorage, FaultyStorage, When, injected_error
+from asyncckpt.testing.storage.wrappers import CountingStorage, FaultyStorage, When, injected_error
 from asyncckpt.testing.strategies import assert_identical
 
 LEADER = "run/model.safetensors.index.json"

@@ -17,7 +17,7 @@ import pytest
 
 import asyncckpt
 from asyncckpt.storage.retry import RetryPolicy
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from asyncckpt.testing.strategies import assert_identical
 from tests.guards import call_blocking
 from tests.operations.places import S3_PART_BYTES

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes
+from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage
 from asyncckpt.storage.memory import MemoryStorage
 

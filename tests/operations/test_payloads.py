@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.formats.mlcp import MlcpFormat
-from asyncckpt.formats.plan import Content
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.formats.registry import get_format
-from asyncckpt.model.digests import Chunking
+from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_faults import CountingStorage
+from asyncckpt.testing.storage.wrappers import CountingStorage
 from asyncckpt.testing.strategies import assert_identical
 from tests.formats.state_files import encode_content_files
 from tests.independent import safetensors_reader

@@ -12,8 +12,8 @@ import pytest
 
 import asyncckpt
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.operations import pool as pools
-from asyncckpt.operations.pool import StagingPool, staging_pool
+from asyncckpt.operations.writing import pool as pools
+from asyncckpt.operations.writing.pool import StagingPool, staging_pool
 from asyncckpt.storage.memory import MemoryStorage
 
 MIB = 1024 * 1024

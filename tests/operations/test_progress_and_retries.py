@@ -13,7 +13,7 @@ import pytest
 
 import asyncckpt
 from asyncckpt.errors import UnavailableError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
@@ -21,7 +21,7 @@ from asyncckpt.progress import Phase, ProgressEvent
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.storage.retry import RetryPolicy, on_retry, retrying
-from asyncckpt.testing.storage_faults import CountingStorage
+from asyncckpt.testing.storage.wrappers import CountingStorage
 from asyncckpt.testing.strategies import assert_identical
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.operations.test_requests import RemoteMemory

@@ -11,13 +11,13 @@ import pytest
 
 import asyncckpt
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.hf_set import HuggingFaceSetFormat
 from asyncckpt.formats.registry import format_names, get_format
-from asyncckpt.formats.sdnb import SdnbFormat
-from asyncckpt.formats.sdz import SdzFormat
+from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
+from asyncckpt.formats.sdnb.format import SdnbFormat
+from asyncckpt.formats.sdz.format import SdzFormat
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_faults import CountingStorage
+from asyncckpt.testing.storage.wrappers import CountingStorage
 from tests.operations.places import open_medium
 
 

@@ -20,7 +20,7 @@ from asyncckpt.operations.location import resolve
 from asyncckpt.storage.factory import split_location
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncckpt
-from asyncckpt.model import digests
-from asyncckpt.operations import slices
-from asyncckpt.operations.slices import select
+from asyncckpt.model import checksums as digests
+from asyncckpt.operations.reading import slices
+from asyncckpt.operations.reading.slices import select
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.test_requests import RemoteMemory
 

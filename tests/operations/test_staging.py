@@ -11,9 +11,9 @@ import pytest
 
 import asyncckpt
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.operations import stage as staging
-from asyncckpt.operations.pool import StagingPool
-from asyncckpt.operations.stage import normalise, stage
+from asyncckpt.operations.writing import stage as staging
+from asyncckpt.operations.writing.pool import StagingPool
+from asyncckpt.operations.writing.stage import normalise, stage
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
 

@@ -17,8 +17,8 @@ import pytest
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, assert_cancelled, sweep
-from asyncckpt.testing.storage_faults import FaultyStorage, injected_error, storage_error_kinds
+from asyncckpt.testing.cancelling import WAYS, CancelBy, Outcome, assert_cancelled, sweep
+from asyncckpt.testing.storage.wrappers import FaultyStorage, injected_error, storage_error_kinds
 from asyncckpt.testing.strategies import assert_identical
 from tests.operations.overwrites import KEY, OLD, assert_old_or_new, fail_each_call, new_state
 from tests.operations.places import EVERYWHERE, HERE, Medium, open_medium

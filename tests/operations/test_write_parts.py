@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncckpt.formats.plan import Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.model.digests import Buffer, Chunking, crc32c
+from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, TensorBytes
+from asyncckpt.model.checksums import Buffer, Chunking, crc32c
 from asyncckpt.model.ranges import ByteRange
-from asyncckpt.operations import parts
-from asyncckpt.operations.parts import DigestBook, PartCutter, Span, zeros
+from asyncckpt.operations.writing import cutting as parts
+from asyncckpt.operations.writing.cutting import DigestBook, PartCutter, Span, zeros
 
 
 class Planned:

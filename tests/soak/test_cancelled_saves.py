@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from asyncckpt.testing.strategies import assert_identical
 from tests.servers import S3Bucket
 

@@ -11,8 +11,8 @@ import pytest
 import asyncckpt
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.operations.convert import convert
-from asyncckpt.testing.faults import WAYS, CancelBy, Outcome, assert_cancelled, sweep
-from asyncckpt.testing.storage_faults import injected_error, storage_error_kinds
+from asyncckpt.testing.cancelling import WAYS, CancelBy, Outcome, assert_cancelled, sweep
+from asyncckpt.testing.storage.wrappers import injected_error, storage_error_kinds
 from tests.operations.overwrites import KEY, OLD, assert_old_or_new, fail_each_call, new_state
 from tests.operations.places import SERVERS, open_medium
 

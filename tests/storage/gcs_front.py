@@ -20,7 +20,7 @@ import aiohttp
 import yarl
 from aiohttp import web
 
-from asyncckpt.model.digests import crc32c
+from asyncckpt.model.checksums import crc32c
 from tests.servers import GcsBucket
 
 QUANTUM = 256 * 1024

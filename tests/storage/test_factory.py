@@ -13,11 +13,11 @@ import pytest
 from asyncckpt.errors import InvalidKeyError, UnsupportedOperationError
 from asyncckpt.storage import factory
 from asyncckpt.storage.factory import Location, open_storage, split_location
-from asyncckpt.storage.fsspec import FsspecStorage
-from asyncckpt.storage.gcs import GcsStorage
+from asyncckpt.storage.fsspec.storage import FsspecStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 
 import asyncckpt
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.mlcp import MlcpFormat
+from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.shard import ShardData
 from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_contract import StorageContract
+from asyncckpt.testing.storage.contract import StorageContract
 
 HOOKS_WITH_A_DEFAULT = frozenset({"_close"})
 

@@ -14,9 +14,9 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.fsspec import FsspecStorage
+from asyncckpt.storage.fsspec.storage import FsspecStorage
 from asyncckpt.testing import StorageContract
-from asyncckpt.testing.storage_reading import METHODS
+from asyncckpt.testing.storage.reading import METHODS
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 

@@ -30,8 +30,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.fsspec import FsspecStorage
-from asyncckpt.storage.fsspec_errors import translated, translating
+from asyncckpt.storage.fsspec.errors import translated, translating
+from asyncckpt.storage.fsspec.storage import FsspecStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from asyncckpt.storage.urls import Secrets
 from tests.servers import S3Bucket
@@ -162,7 +162,7 @@ async def test_a_large_object_is_spooled_and_the_spool_removed(
     storage: FsspecStorage, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("asyncckpt.storage.fsspec._SPOOLED_BYTES", 10)
+    monkeypatch.setattr("asyncckpt.storage.fsspec.storage._SPOOLED_BYTES", 10)
     await storage.write_new("key", [b"01234", b"56789", b"abc"])
     assert memory.store["/run/key"].getvalue() == b"0123456789abc"
     assert list(tmp_path.iterdir()) == []
@@ -175,8 +175,8 @@ async def test_a_mapped_spool_reaches_the_filesystem(tmp_path: Path, monkeypatch
         def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
             Path(path).write_bytes(b"".join(value[i : i + 7] for i in range(0, len(value), 7)))
 
-    monkeypatch.setattr("asyncckpt.storage.fsspec_write._BYTES_LIMIT", 10)
-    monkeypatch.setattr("asyncckpt.storage.fsspec_driver._KNOWN", {})
+    monkeypatch.setattr("asyncckpt.storage.fsspec.writer._BYTES_LIMIT", 10)
+    monkeypatch.setattr("asyncckpt.storage.fsspec.driver._KNOWN", {})
     async with FsspecStorage(filesystem=Remote(skip_instance_cache=True), root=str(tmp_path)) as storage:
         assert storage._driver is not None
         storage._driver.traits = type(storage._driver.traits)(atomic=True)
@@ -280,7 +280,7 @@ async def test_a_listing_looks_only_where_the_prefix_leads(storage: FsspecStorag
 async def test_s3_through_fsspec_is_exclusive_and_knows_its_errors(minio_bucket: S3Bucket) -> None:
     url, options = f"s3://{minio_bucket.name}/run", minio_bucket.storage_options
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncckpt.storage.fsspec._SPOOLED_BYTES", 1000)
+        patch.setattr("asyncckpt.storage.fsspec.storage._SPOOLED_BYTES", 1000)
         async with FsspecStorage(url, storage_options=options) as storage:
             await storage.write_new("key", bytes(5000))
             with pytest.raises(ObjectExistsError):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest_asyncio
 
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.gcs import GcsStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.testing import StorageContract
 from tests.guards import call_blocking
 from tests.servers import GcsBucket

@@ -11,8 +11,8 @@ import google.auth.credentials
 import pytest
 
 from asyncckpt.errors import BucketNotFoundError, OutcomeUnknownError
-from asyncckpt.storage.gcs import GcsStorage
-from asyncckpt.storage.http_status import OddAnswerError
+from asyncckpt.storage.gcs.storage import GcsStorage
+from asyncckpt.storage.http.status import OddAnswerError
 from asyncckpt.storage.retry import NO_RETRY
 from tests.servers import GcsServer
 from tests.storage.odd_answers import (

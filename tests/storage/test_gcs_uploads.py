@@ -18,7 +18,7 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.storage.base import ObjectInfo
-from asyncckpt.storage.gcs import GcsStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from tests.servers import GcsBucket
 from tests.storage.gcs_front import QUANTUM, GcsFront
@@ -226,7 +226,7 @@ async def test_a_server_that_checks_nothing_is_checked_by_us(
     gcs_bucket: GcsBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Straight to the emulator, which ignores X-Goog-Hash: the crc32c of its answer gives it away."""
-    monkeypatch.setattr("asyncckpt.storage.gcs_upload.crc32c_combine", lambda *_: 12345)
+    monkeypatch.setattr("asyncckpt.storage.gcs.writer.crc32c_combine", lambda *_: 12345)
     async with GcsStorage(gcs_bucket.name, storage_options=gcs_bucket.storage_options) as storage:
         with pytest.raises(StorageError, match=r"damaged on its way: crc32c .* save again"):
             await upload(storage)

@@ -14,12 +14,12 @@ import pytest
 from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import StorageError, UnavailableError
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.fsspec import FsspecStorage
-from asyncckpt.storage.gcs import GcsStorage
+from asyncckpt.storage.fsspec.storage import FsspecStorage
+from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.storage.retry import NO_RETRY
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.forks import exit_code_of_fork
 
 MOVING: dict[str, Callable[[Path], ICheckpointStorage]] = {

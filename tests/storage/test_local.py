@@ -26,9 +26,9 @@ from asyncckpt.errors import (
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.local.folders import is_temp_name, temp_name
-from asyncckpt.testing.storage_contract import StorageContract
-from asyncckpt.testing.storage_medium import pattern
-from asyncckpt.testing.storage_reading import call
+from asyncckpt.testing.storage.contract import StorageContract
+from asyncckpt.testing.storage.medium import pattern
+from asyncckpt.testing.storage.reading import call
 
 TOKEN = "0123456789abcdef" * 2
 

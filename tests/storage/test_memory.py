@@ -8,7 +8,7 @@ import pytest
 
 from asyncckpt.storage import memory
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_contract import StorageContract
+from asyncckpt.testing.storage.contract import StorageContract
 
 
 class TestMemoryStorage(StorageContract):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.storage.s3 import S3Storage
-from asyncckpt.testing.storage_contract import StorageContract
+from asyncckpt.storage.s3.storage import S3Storage
+from asyncckpt.testing.storage.contract import StorageContract
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 

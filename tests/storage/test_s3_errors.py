@@ -21,16 +21,16 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.http_messages import HttpAnswer
-from asyncckpt.storage.http_status import RefusedError, UnreachableError
-from asyncckpt.storage.s3_errors import (
+from asyncckpt.storage.http.errors import ConnectTimeoutError
+from asyncckpt.storage.http.messages import HttpAnswer
+from asyncckpt.storage.http.status import RefusedError, UnreachableError
+from asyncckpt.storage.s3.errors import (
     BodyMismatchError,
     UploadGoneError,
     WriteConflictError,
     error_of_answer,
     error_of_driver,
 )
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError
 
 BY_CODE = [
     ("NoSuchKey", 404, ObjectNotFoundError),

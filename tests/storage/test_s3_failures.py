@@ -24,7 +24,7 @@ from asyncckpt.errors import (
     UnavailableError,
 )
 from asyncckpt.storage.retry import RetryPolicy, on_retry
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket, S3Server, Toxiproxy
 from tests.storage.relay import Fate, Relay, Seen

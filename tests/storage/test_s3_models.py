@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 import pytest
 from botocore.loaders import JSONFileLoader, create_loader
 
-from asyncckpt.storage.s3_models import YieldingFiles, model_loader
+from asyncckpt.storage.s3.models import YieldingFiles, model_loader
 
 OBJECTS = 1000
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from asyncckpt.errors import BucketNotFoundError, OutcomeUnknownError, StorageError
-from asyncckpt.storage.http_status import OddAnswerError
+from asyncckpt.storage.http.status import OddAnswerError
 from asyncckpt.storage.retry import RetryPolicy
-from asyncckpt.storage.s3 import S3Storage
+from asyncckpt.storage.s3.storage import S3Storage
 from tests.servers import S3Bucket, S3Server
 from tests.storage.odd_answers import (
     BELIEVED,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncckpt.errors import StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
 from asyncckpt.storage.landing import Buffers, Landing
-from asyncckpt.storage.s3_plan import (
+from asyncckpt.storage.s3.plan import (
     LARGE_RANGE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_PART_BYTES,

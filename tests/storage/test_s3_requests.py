@@ -15,9 +15,9 @@ import pytest
 from asyncckpt.errors import StorageError
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import ObjectWriter
-from asyncckpt.storage.s3 import S3Storage
-from asyncckpt.storage.s3_objects import S3Object, encoded_crc
-from asyncckpt.storage.s3_writer import S3Writer
+from asyncckpt.storage.s3.objects import S3Object, encoded_crc
+from asyncckpt.storage.s3.storage import S3Storage
+from asyncckpt.storage.s3.writer import S3Writer
 from tests.guards import call_blocking
 from tests.servers import S3Bucket, S3Server
 from tests.storage.relay import Relay
@@ -293,7 +293,7 @@ async def test_parts_in_flight_are_bounded(minio_bucket: S3Bucket) -> None:
 async def test_a_large_object_written_whole_goes_up_in_parts(
     relay: Relay, minio_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncckpt.storage.s3.SINGLE_PUT_BYTES", 6 * MIB)
+    monkeypatch.setattr("asyncckpt.storage.s3.storage.SINGLE_PUT_BYTES", 6 * MIB)
     given = options(relay, minio_bucket)
     async with S3Storage(minio_bucket.name, storage_options=given, part_bytes=5 * MIB) as storage:
         info = await storage.write_new("k", [DATA[:100], memoryview(DATA)[100:]])

@@ -12,7 +12,7 @@ from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import StorageError, UnavailableError
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage_faults import (
+from asyncckpt.testing.storage.wrappers import (
     CountingStorage,
     FaultyStorage,
     When,

@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
-from asyncckpt.storage import connections
-from asyncckpt.storage.connections import Abort, Connections, ConnectionSettings
-from asyncckpt.storage.http_messages import HttpAnswer, HttpRequest
-from asyncckpt.storage.http_status import UnreachableError
-from asyncckpt.storage.transfer import Patience, Transport, exchange
-from asyncckpt.storage.transfer_errors import ConnectTimeoutError
+from asyncckpt.storage.http import connections
+from asyncckpt.storage.http.connections import Abort, Connections, ConnectionSettings
+from asyncckpt.storage.http.errors import ConnectTimeoutError
+from asyncckpt.storage.http.messages import HttpAnswer, HttpRequest
+from asyncckpt.storage.http.status import UnreachableError
+from asyncckpt.storage.http.transfer import Patience, Transport, exchange
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 
 SECRET_PATH = "/bucket/key?X-Amz-Signature=0123456789abcdef"

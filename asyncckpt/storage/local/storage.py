@@ -14,7 +14,7 @@ from typing import Self
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import InvalidKeyError, StorageError
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,

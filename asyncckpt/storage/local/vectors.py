@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 
 MAX_VIEWS_PER_CALL = min(1024, os.sysconf("SC_IOV_MAX"))
 

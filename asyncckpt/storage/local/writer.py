@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
-from asyncckpt.model.digests import Buffer
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
 from asyncckpt.storage.local.files import UnpublishedFile
 from asyncckpt.storage.local.objects import info_of

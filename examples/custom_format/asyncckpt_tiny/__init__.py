@@ -21,14 +21,14 @@ from collections.abc import Sequence
 from math import prod
 
 from asyncckpt import ICheckpointFormat, LayoutError, TensorMetadata, TruncatedError
-from asyncckpt.formats.arrangement import add_checksums, build_block, decode_arranged
-from asyncckpt.formats.binary import LE_U64
-from asyncckpt.formats.block import Block
-from asyncckpt.formats.index import Extent, Index, ParseSteps, SourceInfo, StoredTensor, need_exactly
-from asyncckpt.formats.outside import seal
-from asyncckpt.formats.plan import Content, Digests, FilePlan, TensorBytes, aligned, place
-from asyncckpt.formats.strict_json import dump_json, load_json
-from asyncckpt.model.digests import Chunking
+from asyncckpt.formats.kit.binary import LE_U64
+from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.index import Extent, Index, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, aligned, place
+from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.dtype import item_size
 from asyncckpt.model.ranges import ByteRange
 

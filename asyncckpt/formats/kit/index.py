@@ -1,0 +1,159 @@
+"""What parsing a file yields: the index, which says where every tensor's bytes are and how they are verified.
+
+A parser does no I/O. It is a generator that asks for byte ranges by yielding `Need` and is sent the bytes, so that
+the same code serves memory, a mapped file and an object store, and runs in a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from asyncckpt.errors import IncompleteCheckpointError, TruncatedError
+from asyncckpt.model.checksums import Checksums
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+
+Algorithm = Literal["crc32", "crc32c", "sha256", "blake3"]
+Seal = Literal["encrypted", "signed"]
+"""How a file is protected from others than its owner."""
+
+
+class Need(NamedTuple):
+    """A parser's wish: bytes [start, start + size) of `file` ("" is the file that is being parsed).
+
+    A negative `start` counts from the file's end. The answer is shorter only where the file ends. A `file` that
+    is missing raises IncompleteCheckpointError into the parser.
+    """
+
+    start: int
+    size: int
+    file: str = ""
+
+
+class SourceInfo(NamedTuple):
+    """What is known of a file before parsing: its name (without folders) and its size."""
+
+    name: str
+    size: int
+
+
+class Extent(NamedTuple):
+    """A run of stored bytes; `file` counts in `Index.files`."""
+
+    offset: int
+    size: int
+    file: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """A tensor stored in frames, each made from `raw_bytes` bytes (the last from fewer).
+
+    `decode(number, stored)` gives the raw bytes of one frame, in a worker thread; raises FormatError subclasses.
+    """
+
+    raw_bytes: int
+    extents: tuple[Extent, ...]
+    decode: Callable[[int, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file.
+
+    Its bytes are the `extents` joined, or what `frames` decode to. `checksums` are the CRC32C of its chunks, None in
+    foreign files. `order` is F where the bytes are in Fortran order. `absent` says why there are no bytes.
+    """
+
+    metadata: TensorMetadata
+    extents: tuple[Extent, ...] = ()
+    checksums: Checksums | None = None
+    frames: Frames | None = None
+    order: Literal["C", "F"] = "C"
+    absent: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def runs(self) -> tuple[Extent, ...]:
+        """The runs of stored bytes that it is made of, framed or not."""
+        return self.extents if self.frames is None else self.frames.extents
+
+
+@dataclass(frozen=True, slots=True)
+class RegionDigest:
+    """A digest that the format itself keeps over a run of stored bytes; `verify` checks it.
+
+    `zeroed` are spans, relative to the file, that count as zeros.
+    """
+
+    what: str
+    algorithm: Algorithm
+    extent: Extent
+    expected: bytes
+    zeroed: tuple[Extent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A parsed file, or a set of files: `files[0]` is "" (the one that was opened), the others are its siblings.
+
+    `structure` are the runs of bytes outside the tensors that mean something (headers, tables); in a file of ours
+    everything else is zeros, which `verify` checks; None where that is not known. `details` is what `inspect`
+    shows: JSON, format by format. `seals` are what a copy without them would lose.
+    """
+
+    format: str
+    version: str
+    metadata: CheckpointMetadata
+    tensors: tuple[StoredTensor, ...]
+    chunk_bytes: int = 0
+    tree: Json = None
+    warnings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ("",)
+    digests: tuple[RegionDigest, ...] = ()
+    structure: tuple[Extent, ...] | None = None
+    details: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
+    seals: frozenset[Seal] = frozenset()
+
+
+ParseSteps = Generator[Need, memoryview, Index]
+
+
+def parse_bytes(
+    steps: ParseSteps, data: memoryview, siblings: Mapping[str, memoryview] | None = None
+) -> Index:
+    """Drive a parser over bytes in memory. Raises what the parser raises."""
+    try:
+        need = next(steps)
+        while True:
+            source = data if need.file == "" else (siblings or {}).get(need.file)
+            if source is None:
+                missing = IncompleteCheckpointError(f"file {need.file!r} of the set is missing")
+                need = steps.throw(missing)
+                continue
+            start = need.start if need.start >= 0 else max(0, len(source) + need.start)
+            need = steps.send(source[start : start + need.size])
+    except StopIteration as stop:
+        index: Index = stop.value
+        return index
+
+
+def need_exactly(
+    start: int, size: int, what: str, *, file: str = ""
+) -> Generator[Need, memoryview, memoryview]:
+    """Ask for a range that must be there whole. Raises TruncatedError."""
+    data = yield Need(start, size, file)
+    if len(data) != size:
+        raise TruncatedError(
+            f"{what} needs bytes [{start}, {start + size}), the file has {start + len(data)}"
+        )
+    return data

@@ -1,0 +1,129 @@
+"""Between the order of a content and the order in which a format lists its tensors.
+
+Some formats sort their tensors and know no shards. The file's own index, and the checksums of the block with it,
+then have the *file's order*; the block's metadata says how to get back, where that is not obvious:
+
+============ =================================================================================
+member       value
+============ =================================================================================
+shards       as in the metadata, with no tensors in it: the file lists them; absent if none were given
+shardTensors how many tensors each shard has, in the order of the content; absent for one shard
+fileOrder    for each tensor of the file its number in the content; absent where the two orders are one
+============ =================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from asyncckpt.errors import LayoutError
+from asyncckpt.formats.kit.block import Block, BlockText
+from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
+from asyncckpt.formats.kit.plan import Content
+from asyncckpt.model.checksums import Checksums, Chunking
+from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata
+
+_SHARD_TENSORS = "shardTensors"
+_FILE_ORDER = "fileOrder"
+
+
+def build_block(
+    content: Content,
+    chunking: Chunking,
+    order: Sequence[int],
+    extra: Mapping[str, Json] | None = None,
+    *,
+    outside: bool = True,
+) -> BlockText:
+    """The block of a file that lists tensor `order[i]` of the content as its i-th.
+
+    `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
+    hashes over all of it. Raises UnsupportedStateError for metadata that can't be kept, LayoutError when it lists other
+    shards than there are.
+    """
+    members = {**_encode_arranged(content, order), **(extra or {})}
+    return BlockText.build(content, chunking, metadata=members, outside=outside)
+
+
+def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
+    """The members of the content's metadata, and how its tensors were arranged. Raises LayoutError."""
+    metadata = content.metadata
+    bare = with_shards(metadata, [()] * len(content.shards))
+    members = encode_metadata(bare, shards=bool(metadata.shards))
+    if len(content.shards) != 1:
+        members[_SHARD_TENSORS] = list(content.shards)
+    if list(order) != list(range(len(order))):
+        members[_FILE_ORDER] = list(order)
+    return members
+
+
+def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums) -> Checksums:
+    """The checksums of the tensors `order`, one after another, from those of the whole content."""
+    if not order:
+        return checksums[:0]
+    return np.concatenate([chunking.of_tensor(number, checksums) for number in order])
+
+
+def add_checksums(stored: list[StoredTensor], block: Block) -> None:
+    """Give the tensors, listed in the order of the block, its checksums and boxes. Raises LayoutError.
+
+    In place: a second list of very many small tensors would take more memory than their file.
+    """
+    block.share_names([tensor.name for tensor in stored])
+    chunking = block.chunking([tensor.metadata.size for tensor in stored])
+    for number, tensor in enumerate(stored):
+        stored[number] = StoredTensor(
+            block.boxed(tensor.metadata),
+            tensor.extents,
+            chunking.of_tensor(number, block.checksums),
+            tensor.frames,
+            tensor.order,
+            tensor.absent,
+        )
+
+
+def decode_arranged(
+    value: Json, stored: Sequence[StoredTensor]
+) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
+    """The metadata with its shards, and the tensors, given in the file's order, in the content's order.
+
+    Raises LayoutError for members that `build_block` never writes.
+    """
+    if not isinstance(value, dict):
+        raise LayoutError("the asyncckpt block has no metadata")
+    members = dict(value)
+    counts = members.pop(_SHARD_TENSORS, [len(stored)])
+    order = members.pop(_FILE_ORDER, None)
+    metadata = decode_metadata(members)
+    arranged = tuple(stored) if order is None else _restored(order, stored)
+    if not _are_counts(counts) or sum(counts) != len(stored):
+        raise LayoutError(
+            f"the asyncckpt block spreads its tensors over shards as {str(counts)[:80]}, there are {len(stored)}"
+        )
+    groups, start = [], 0
+    for count in counts:
+        groups.append([tensor.metadata for tensor in arranged[start : start + count]])
+        start += count
+    return with_shards(metadata, groups), arranged
+
+
+def _restored(order: Json, stored: Sequence[StoredTensor]) -> tuple[StoredTensor, ...]:
+    if not _are_counts(order) or sorted(order) != list(range(len(stored))):
+        raise LayoutError(f"the asyncckpt block has an order that is none of {len(stored)} tensors")
+    restored = list(stored)
+    for number, tensor in zip(order, stored, strict=True):
+        restored[number] = tensor
+    return tuple(restored)
+
+
+def _are_counts(value: Json) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def foreign_metadata(stored: Sequence[StoredTensor], custom_fields: Mapping[str, Json]) -> CheckpointMetadata:
+    """What is known of a file that carries no block: its tensors, as one shard, and what it says itself."""
+    shard = ShardMetadata(tensors=tuple(tensor.metadata for tensor in stored))
+    return CheckpointMetadata(shards=(shard,), custom_fields=dict(custom_fields))

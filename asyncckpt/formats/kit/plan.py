@@ -1,0 +1,142 @@
+"""What a format plans to write: values only, no bytes moved yet.
+
+A file is payloads (tensors' bytes, at offsets), *late* regions (everything else that is not zero: headers, tables,
+manifests), and zeros in between. Late regions have a fixed place and size; their bytes are known when every
+checksum is, so whoever writes the file asks `finish` for them last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncckpt.errors import LayoutError
+from asyncckpt.model.checksums import Buffer, Checksums, Chunking
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.model.ranges import ByteRange
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is to be stored. `tensors` is flat, over all shards in order; `shards[i]` counts those of shard i.
+
+    `tree` is the structure that the state is rebuilt from; None for bare tensors.
+    """
+
+    tensors: tuple[TensorMetadata, ...]
+    shards: tuple[int, ...]
+    metadata: CheckpointMetadata
+    tree: Json = None
+
+    def __post_init__(self) -> None:
+        if sum(self.shards) != len(self.tensors):
+            raise LayoutError(
+                f"the shards hold {sum(self.shards)} tensors, the content has {len(self.tensors)}"
+            )
+
+    def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
+        start = 0
+        for count in self.shards:
+            yield self.tensors[start : start + count]
+            start += count
+
+
+class TensorBytes(Protocol):
+    """Where the bytes come from, called from a worker thread: bytes [start, end) of tensor number `tensor`."""
+
+    def __call__(self, tensor: int, start: int, end: int) -> Buffer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """All bytes of tensor number `tensor`, at an offset of the file."""
+
+    tensor: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What was computed while the payloads were written.
+
+    `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
+    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `own` what its
+    `own_digest` returned.
+    """
+
+    checksums: Checksums
+    crc32: tuple[int, ...] = ()
+    own: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """One file whose layout is known before a byte is written.
+
+    `name` is the file's name beside the checkpoint's key. `finish(digests, read)` gives the bytes of each late
+    region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
+    those that lie in other files of a set: all its files share it. `own_digest(read)` is a hash over the payloads that
+    only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a worker
+    thread.
+    """
+
+    name: str
+    size: int
+    payloads: tuple[Payload, ...]
+    late: tuple[ByteRange, ...]
+    chunking: Chunking
+    finish: Callable[[Digests, TensorBytes], Sequence[bytes]]
+    needs_crc32: bool = False
+    own_digest: Callable[[TensorBytes], Any] | None = None
+
+    def __post_init__(self) -> None:
+        position = 0
+        for start, end in sorted([(p.offset, p.end) for p in self.payloads] + [tuple(r) for r in self.late]):
+            if start < position:
+                raise LayoutError(f"the plan of {self.name!r} overlaps at byte {start}")
+            position = end
+        if position > self.size:
+            raise LayoutError(f"the plan of {self.name!r} ends at {position}, the file at {self.size}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """One file whose size is known only when it has been made: compressed or encrypted.
+
+    `chunks(read)` makes the bytes after the head, in order, in a worker thread; `head()` gives the first
+    `head_bytes` bytes afterwards. `size_bound` is an upper bound, with which parts are planned.
+    """
+
+    name: str
+    size_bound: int
+    chunks: Callable[[TensorBytes], Iterator[bytes]]
+    head_bytes: int = 0
+    head: Callable[[], bytes] = field(default=bytes)
+
+
+AnyPlan = FilePlan | StreamPlan
+
+
+def aligned(offset: int, alignment: int = 64) -> int:
+    """The next multiple of `alignment`, so that a memory map of the payload is directly usable."""
+    return -(-offset // alignment) * alignment
+
+
+def place(
+    tensors: Sequence[TensorMetadata], start: int, *, alignment: int = 64
+) -> tuple[tuple[Payload, ...], int]:
+    """Lay the tensors out one after another from `start`, aligned. Returns the payloads and the end."""
+    payloads = []
+    position = end = start
+    for number, tensor in enumerate(tensors):
+        size = tensor.size
+        position = aligned(end, alignment)
+        payloads.append(Payload(number, position, size))
+        end = position + size
+    return tuple(payloads), end

@@ -1,0 +1,256 @@
+"""From the tables of a METAGRAPH bundle, and of the bundles it rests on, to the index of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from asyncckpt.errors import (
+    ChecksumMismatchError,
+    IncompleteCheckpointError,
+    LayoutError,
+    LimitExceededError,
+    MissingBaseError,
+)
+from asyncckpt.formats.kit.index import (
+    Extent,
+    Frames,
+    Index,
+    Need,
+    ParseSteps,
+    RegionDigest,
+    Seal,
+    SourceInfo,
+    StoredTensor,
+)
+from asyncckpt.formats.kit.order import decode_arranged, foreign_metadata
+from asyncckpt.formats.metagraph.bundle import Bundle
+from asyncckpt.formats.metagraph.codec import Codec
+from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
+from asyncckpt.formats.metagraph.hashing import hash_of
+from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
+from asyncckpt.formats.metagraph.read import Keys, read_bundle
+from asyncckpt.formats.metagraph.records import Entry, Frame, Node
+from asyncckpt.model.checksums import Checksums
+from asyncckpt.model.metadata import Json, TensorMetadata
+
+NAME = "metagraph"
+
+
+def parse_file(source: SourceInfo, keys: Keys) -> ParseSteps:
+    """Raises FormatError subclasses; MissingBaseError for a delta whose base is not beside it."""
+    bundle = yield from read_bundle(keys, size=source.size)
+    files, bundles = [""], [bundle]
+    while (reference := bundles[-1].metadata.base) is not None:
+        if len(bundles) > MAX_BASES:
+            raise LimitExceededError(f"the delta rests on more than {MAX_BASES} bundles")
+        if reference.file in (*files, source.name):
+            raise LayoutError(f"the delta rests on {reference.file!r}, which rests on it")
+        bundles.append((yield from _read_base(reference, bundles[-1], keys)))
+        files.append(reference.file)
+    encrypted = bool(bundle.header.flags & Flag.ENCRYPTED)
+    # An encrypted delta vouches for its base as a signed one does, and the base may be plain.
+    stored = _stored_tensors(bundles, checked=encrypted or keys.verify_key is not None)
+    block = bundle.metadata.block
+    if block is None:
+        metadata = foreign_metadata(stored, bundle.metadata.described)
+    else:
+        metadata, stored = decode_arranged(block.metadata, stored)
+        counts = tuple(len(shard.tensors) for shard in metadata.shards)
+        if bundle.edges.shards not in (None, counts):
+            raise LayoutError(f"EDGES has shards of {bundle.edges.shards} tensors, METADATA of {counts}")
+    return Index(
+        format=NAME,
+        version=str(bundle.header.format_version),
+        metadata=metadata,
+        tensors=tuple(stored),
+        chunk_bytes=block.chunk_bytes if block else 0,
+        tree=block.tree if block else None,
+        warnings=bundle.warnings,
+        files=tuple(files),
+        digests=tuple(d for number, found in enumerate(bundles) for d in _digests(found, number)),
+        structure=_structure(bundles),
+        details=_details(bundle),
+        seals=seals_of(
+            encrypted=any(found.header.flags & Flag.ENCRYPTED for found in bundles),
+            signed=bool(bundle.header.flags & Flag.SIGNED),
+        ),
+    )
+
+
+def seals_of(*, encrypted: bool, signed: bool) -> frozenset[Seal]:
+    found: dict[Seal, bool] = {"encrypted": encrypted, "signed": signed}
+    return frozenset(seal for seal, there in found.items() if there)
+
+
+def _read_base(reference: BaseReference, delta: Bundle, keys: Keys) -> Generator[Need, memoryview, Bundle]:
+    needed = f"delta {delta.header.bundle_id:016x} needs its base, bundle {reference.bundle_id:016x}"
+    try:
+        base = yield from read_bundle(keys, file=reference.file, vouched=True)
+    except IncompleteCheckpointError:
+        raise MissingBaseError(f"{needed}: put {reference.file!r} beside it") from None
+    if base.header.bundle_id != reference.bundle_id or base.root != reference.root:
+        raise MissingBaseError(f"{needed}; {reference.file!r} is bundle {base.header.bundle_id:016x}")
+    return base
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------
+
+
+def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[StoredTensor, ...]:
+    """The tensors of the first bundle, wherever their bytes are."""
+    top = bundles[0]
+    nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
+    block = top.metadata.block
+    chunking = None if block is None else block.chunking([node.size for node in top.nodes])
+    if block is not None:
+        block.share_names([node.tensor.name for node in top.nodes])
+    stored = []
+    for number, node in enumerate(top.nodes):
+        level = _level_of(node, nodes_below)
+        checksums = None
+        tensor = node.tensor
+        if block is not None and chunking is not None:
+            checksums = chunking.of_tensor(number, block.checksums)
+            tensor = block.boxed(tensor)
+        stored.append(_stored_tensor(tensor, node, bundles[level], level, checksums, checked))
+    return tuple(stored)
+
+
+def _level_of(node: Node, nodes_below: Sequence[dict[bytes, Node]]) -> int:
+    """How many bundles down the node's bytes are."""
+    found, level = node, 0
+    while found.in_base:
+        below = nodes_below[level].get(node.id)
+        if below is None or below.hash != node.hash or below.size != node.size:
+            raise LayoutError(f"tensor {node.tensor.name!r} is not in the base as the delta says")
+        found, level = below, level + 1
+    return level
+
+
+def _stored_tensor(
+    tensor: TensorMetadata, node: Node, bundle: Bundle, level: int, checksums: Checksums | None, checked: bool
+) -> StoredTensor:
+    # Nobody needs the entry after this: of very many small tensors they take as much memory as the file has bytes.
+    entry = bundle.entries.pop(node.id)
+    if entry.frame_count:
+        return StoredTensor(tensor, (), checksums, _frames(tensor, entry, bundle, level))
+    extent = Extent(entry.offset, entry.stored_size, level)
+    if checked and entry.raw_size:
+        # CRC32C finds accidents. What a signature or a key vouches for has to stand up to intent.
+        return StoredTensor(
+            tensor, (), checksums, Frames(entry.raw_size, (extent,), _Vouched(tensor.name, node.hash))
+        )
+    return StoredTensor(_placed(tensor, entry.offset), (extent,), checksums)
+
+
+def _placed(tensor: TensorMetadata, offset: int) -> TensorMetadata:
+    return TensorMetadata(
+        tensor.name, tensor.dtype, tensor.shape, offset, tensor.checksum, tensor.global_shape, tensor.origin
+    )
+
+
+def _frames(tensor: TensorMetadata, entry: Entry, bundle: Bundle, level: int) -> Frames:
+    frames = bundle.frames[entry.first_frame : entry.frames_end]
+    frame_bytes = bundle.metadata.frame_bytes
+    decoder = _FrameDecoder(tensor.name, bundle.codec, entry.first_frame, frames, frame_bytes, entry.raw_size)
+    return Frames(frame_bytes, tuple(Extent(f.offset, f.size, level) for f in frames), decoder)
+
+
+@dataclass(frozen=True, slots=True)
+class _FrameDecoder:
+    """Decodes the frames of one tensor; called from several threads."""
+
+    name: str
+    codec: Codec
+    first: int
+    frames: Sequence[Frame]
+    frame_bytes: int
+    raw_size: int
+
+    def __call__(self, number: int, stored: bytes) -> bytes:
+        what = f"frame {number} of tensor {self.name!r}"
+        if hash_of(stored) != self.frames[number].hash:
+            raise ChecksumMismatchError(
+                f"tensor {self.name!r} is damaged: its frame {number} has another BLAKE3 than INDEX says",
+                tensor=self.name,
+            )
+        raw_size = min(self.frame_bytes, self.raw_size - number * self.frame_bytes)
+        return self.codec.decode_frame(self.first + number, stored, raw_size=raw_size, what=what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vouched:
+    """Hands a plain tensor out only if it is the one that was vouched for: by a signature, or by a key's owner."""
+
+    name: str
+    hash: bytes
+
+    def __call__(self, number: int, stored: bytes) -> bytes:
+        if hash_of(stored) != self.hash:
+            raise ChecksumMismatchError(
+                f"tensor {self.name!r} is not the one that was signed or sealed: its BLAKE3 is another",
+                tensor=self.name,
+            )
+        return stored
+
+
+# -- what verify and inspect use -------------------------------------------------------------------------------
+
+
+def _digests(bundle: Bundle, file: int) -> list[RegionDigest]:
+    start, end = CHECKSUM_SPAN
+    header_checksum = bundle.header.encode()[start:end]
+    found = [
+        RegionDigest(
+            "the header",
+            "blake3",
+            Extent(0, HEADER_BYTES, file),
+            header_checksum,
+            zeroed=(Extent(start, end - start, file),),
+        )
+    ]
+    sections = [section for section in bundle.sections if section.type != SectionType.SIGNATURE]
+    for section, digest in zip(sections, bundle.hashes, strict=True):
+        extent = Extent(section.offset, section.size, file)
+        found.append(RegionDigest(f"section {section.name}", "blake3", extent, digest))
+    return found
+
+
+def _structure(bundles: Sequence[Bundle]) -> tuple[Extent, ...]:
+    """All that is not padding. Of a base only its digests are checked: tensors of it may have been replaced."""
+    top = bundles[0]
+    tables = [
+        Extent(section.offset, section.size)
+        for section in top.sections
+        if section.type != SectionType.STORE or top.metadata.block is None
+    ]
+    below = [Extent(0, base.header.total_size, number) for number, base in enumerate(bundles) if number]
+    return (Extent(0, top.header.sections_end), *tables, *below)
+
+
+def _details(bundle: Bundle) -> dict[str, Json]:
+    header = bundle.header
+    return {
+        "bundleId": f"{header.bundle_id:016x}",
+        "root": bundle.root.hex(),
+        "apiVersion": f"{header.api_version[0]}.{header.api_version[1]}",
+        "creationTime": header.creation_time,
+        "flags": [flag.name for flag in Flag if header.flags & flag],
+        "signer": None if bundle.signer is None else bundle.signer.hex(),
+        "base": None if bundle.metadata.base is None else bundle.metadata.base.encode(),
+        "sections": [_section_details(section) for section in bundle.sections],
+        "metadata": bundle.metadata.described,
+    }
+
+
+def _section_details(section: Section) -> dict[str, Json]:
+    return {
+        "name": section.name,
+        "type": section.type,
+        "flags": section.flags,
+        "offset": section.offset,
+        "size": section.size,
+        "items": section.item_count,
+        "checksum": f"{section.checksum:016x}",
+    }

@@ -1,0 +1,343 @@
+"""MLCP, the single file that all shards are gathered into. Extension `.checkpoint`.
+
+Little-endian, with the conventions of .NET's BinaryWriter.
+
+=============== ======= ==========================================================================
+part            bytes   content
+=============== ======= ==========================================================================
+magic           4       50 43 4C 4D ("PCLM", the Int32 0x4D4C4350)
+version         1-5 + n a .NET string: length as LEB128, then UTF-8; we write 1.1.0
+metadata length 4       Int32
+metadata        n       JSON; `customFields.asyncckpt` is the block, the last member of the text
+shard tables    ...     one for each shard of the metadata: Int32 count, then the tensors:
+                        Int32 length + name, dtype name as .NET string, Int32 rank, Int64 dims, Int64 size
+padding         0-63    zeros up to a multiple of 64 (from version 1.1.0 on)
+data            ...     the tensors, each at a multiple of 64, counted from the file's start
+=============== ======= ==========================================================================
+
+Version 1.0.0, the original's, ends after the tables: it lists tensors and holds no bytes of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.kit.binary import LE_I32, Cursor, decode_utf8, encode_utf8
+from asyncckpt.formats.kit.block import EXACT, Block, BlockText
+from asyncckpt.formats.kit.index import (
+    Extent,
+    Index,
+    Need,
+    ParseSteps,
+    SourceInfo,
+    StoredTensor,
+    need_exactly,
+)
+from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
+from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.model.checksums import Chunking
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved
+from asyncckpt.model.ranges import ByteRange
+
+MAGIC = bytes.fromhex("50434c4d")
+SWAPPED_MAGIC = b"MLCP"
+VERSION = "1.1.0"
+TABLES_ONLY_VERSION = "1.0.0"
+ALIGNMENT = 64
+MAX_VERSION_BYTES = 64
+MAX_METADATA_BYTES = 2**31 - 1
+BLOCK_FIELD = "asyncckpt"
+
+_DOTNET_NAMES = {
+    "float16": "Float16",
+    "float32": "Float32",
+    "float64": "Float64",
+    "int8": "Int8",
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "uint8": "UInt8",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "bool": "Bool",
+    "bfloat16": "BFloat16",
+    "float8_e4m3fn": "Float8E4M3FN",
+    "float8_e5m2": "Float8E5M2",
+    "complex64": "Complex64",
+    "complex128": "Complex128",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What comes before the tables."""
+
+    version: str
+    metadata: bytes | memoryview
+
+    def encode(self) -> bytes:
+        return MAGIC + dotnet_string(self.version) + LE_I32.pack(len(self.metadata)) + self.metadata
+
+
+# -- plan ------------------------------------------------------------------------------------------------------
+
+
+def plan_file(content: Content, name: str) -> FilePlan:
+    """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
+    tensors = content.tensors
+    chunking = Chunking.for_sizes(t.size for t in tensors)
+    relative, data_bytes = place(tensors, 0, alignment=ALIGNMENT)
+    placed = iter(relative)
+    metadata = with_shards(
+        replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
+        list(content.by_shard()),
+        lambda tensor: moved(tensor, next(placed).offset),
+    )
+    before, after, exact = split_metadata(metadata)
+    block = BlockText.build(content, chunking, exact=exact)
+    metadata_bytes = len(before) + block.size + len(after)
+    if metadata_bytes > MAX_METADATA_BYTES:
+        raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
+    block_start = len(Header(VERSION, b"").encode()) + len(before)
+    tables = b"".join(encode_table(shard) for shard in content.by_shard())
+    header_bytes = len(Header(VERSION, b"").encode()) + metadata_bytes + len(tables)
+    data_start = aligned(header_bytes, ALIGNMENT)
+    payloads = tuple(Payload(p.tensor, p.offset + data_start, p.size) for p in relative)
+    size = data_start + data_bytes
+
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        text = before + block.render(block_start, digests.checksums) + after
+        header = Header(VERSION, text).encode() + tables
+        spans = ((p.offset, p.end) for p in payloads)
+        return seal([(0, header)], spans, size=size, at=block_start + block.outside_position)
+
+    return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
+
+
+def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:
+    """The JSON text before and after the block, which is the last member of the last member, and what it has to say
+    of values that the JSON does not keep exactly. Raises LayoutError, UnsupportedStateError."""
+    if BLOCK_FIELD in metadata.custom_fields:
+        raise LayoutError(f"the custom field {BLOCK_FIELD!r} is asyncckpt's own; choose another name")
+    members = encode_metadata(metadata)
+    exact = members.pop(EXACT_MEMBER, None)
+    members["customFields"] = {**members["customFields"], BLOCK_FIELD: None}
+    return dump_json(members).removesuffix("null}}").encode(), b"}}", exact
+
+
+# -- encode ----------------------------------------------------------------------------------------------------
+
+
+def encode_table(tensors: Sequence[TensorMetadata]) -> bytes:
+    """One shard's table."""
+    parts = [LE_I32.pack(len(tensors))]
+    for tensor in tensors:
+        name = encode_utf8(tensor.name, "a tensor's name")
+        rank = len(tensor.shape)
+        dtype = dotnet_string(_DOTNET_NAMES.get(tensor.dtype, tensor.dtype))
+        parts.append(
+            LE_I32.pack(len(name))
+            + name
+            + dtype
+            + struct.pack(f"<i{rank + 1}q", rank, *tensor.shape, tensor.size)
+        )
+    return b"".join(parts)
+
+
+def dotnet_string(text: str) -> bytes:
+    """Length as LEB128, then UTF-8."""
+    data = text.encode()
+    length, prefix = len(data), bytearray()
+    while length >= 0x80:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    prefix.append(length)
+    return bytes(prefix) + data
+
+
+# -- decode ----------------------------------------------------------------------------------------------------
+
+
+def parse_file(source: SourceInfo) -> ParseSteps:
+    """Raises FormatError subclasses."""
+    header, tables_start = yield from _parse_header(source)
+    metadata, block_json = join_metadata(load_json(header.metadata, "the metadata"))
+    tables_end = yield from _check_tables(metadata, tables_start, source)
+    if header.version == TABLES_ONLY_VERSION and block_json is None:
+        return _tables_only(metadata, tables_end, source)
+    if block_json is None:
+        raise LayoutError(f"a file of version {header.version} needs the custom field {BLOCK_FIELD!r}")
+    block = Block.decode(block_json)
+    stored = _stored_tensors(metadata, block, aligned(tables_end, ALIGNMENT), source)
+    start = yield from need_exactly(0, tables_end, "the header")
+    spans = ((at, at + size) for tensor in stored for at, size, _ in tensor.extents)
+    block.check_outside([(0, start)], spans, size=source.size)
+    warnings = () if header.version == VERSION else (f"written as MLCP {header.version}, read as {VERSION}",)
+    return Index(
+        format=MlcpFormat.name,
+        version=header.version,
+        metadata=metadata,
+        tensors=stored,
+        chunk_bytes=block.chunk_bytes,
+        tree=block.tree,
+        warnings=warnings,
+        structure=(Extent(0, tables_end),),
+        details={"headerBytes": tables_end, "metadataBytes": len(header.metadata)},
+    )
+
+
+def join_metadata(members: Json) -> tuple[CheckpointMetadata, Json]:
+    """The metadata, and the block in its custom fields; None where there is none. Raises LayoutError."""
+    custom = members.get("customFields") if isinstance(members, dict) else None
+    block_json = custom.pop(BLOCK_FIELD, None) if isinstance(custom, dict) else None
+    if isinstance(block_json, dict) and EXACT in block_json:
+        members[EXACT_MEMBER] = block_json[EXACT]
+    return decode_metadata(members), block_json
+
+
+def _parse_header(source: SourceInfo) -> Generator[Need, memoryview, tuple[Header, int]]:
+    start = yield Need(0, len(MAGIC) + 2 + MAX_VERSION_BYTES + 4)
+    magic = bytes(start[:4])
+    if magic == SWAPPED_MAGIC:
+        raise LayoutError(
+            "this MLCP file is byte-swapped (it begins 'MLCP', not 'PCLM'): write it little-endian"
+        )
+    if magic != MAGIC:
+        raise LayoutError(f"not an MLCP file: it begins with {magic.hex(' ')}")
+    cursor = Cursor(start, 4)
+    version = _dotnet_string(cursor, MAX_VERSION_BYTES, "the version")
+    if version.split(".")[0] != "1":
+        raise UnsupportedVersionError(
+            f"MLCP version {version!r} is not supported: upgrade asyncckpt to read it"
+        )
+    length = cursor.number(LE_I32, "the metadata's length")
+    if length < 0:
+        raise LayoutError(f"the metadata has the negative length {length}")
+    if length > source.size - cursor.position:
+        raise TruncatedError(
+            f"the metadata has {length} bytes, {source.size - cursor.position} are left in the file"
+        )
+    text = yield from need_exactly(cursor.position, length, "the metadata")
+    return Header(version, text), cursor.position + length
+
+
+def _dotnet_string(cursor: Cursor, limit: int, what: str) -> str:
+    length = shift = 0
+    while True:
+        byte = cursor.take(1, what)[0]
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+        if shift > 28:
+            raise LayoutError(f"{what} has a malformed length")
+    if length > limit:
+        raise LimitExceededError(f"{what} has {length} bytes, at most {limit} are allowed")
+    return decode_utf8(cursor.take(length, what), what)
+
+
+def _check_tables(
+    metadata: CheckpointMetadata, start: int, source: SourceInfo
+) -> Generator[Need, memoryview, int]:
+    """The tables must say what the JSON says, so the JSON's tables are what must stand here, byte for byte."""
+    expected = b"".join(encode_table(shard.tensors) for shard in metadata.shards)
+    found = yield Need(start, len(expected))
+    if len(found) < len(expected):
+        raise TruncatedError(f"the shard tables end at byte {source.size}, they need {start + len(expected)}")
+    if found != expected:
+        position = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)
+        raise LayoutError(
+            f"the shard tables and the metadata disagree at byte {start + position}"
+            f"{_tensor_at(metadata, position)}"
+        )
+    return start + len(expected)
+
+
+def _tensor_at(metadata: CheckpointMetadata, position: int) -> str:
+    for shard in metadata.shards:
+        position -= 4
+        for tensor in shard.tensors:
+            position -= len(encode_table([tensor])) - 4
+            if position < 0:
+                return f", in tensor {tensor.name!r}"
+    return ""
+
+
+def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: SourceInfo) -> Index:
+    if source.size != tables_end:
+        raise LayoutError(
+            f"{source.size - tables_end} bytes are left over after the tables of {len(metadata.shards)} shards"
+        )
+    absent = "MLCP 1.0.0 stores tables only, no tensor data"
+    tensors = tuple(StoredTensor(t, absent=absent) for shard in metadata.shards for t in shard.tensors)
+    _require_unique(tensors)
+    return Index(
+        format=MlcpFormat.name,
+        version=TABLES_ONLY_VERSION,
+        metadata=metadata,
+        tensors=tensors,
+        warnings=(absent,),
+        details={"headerBytes": tables_end},
+    )
+
+
+def _stored_tensors(
+    metadata: CheckpointMetadata, block: Block, data_start: int, source: SourceInfo
+) -> tuple[StoredTensor, ...]:
+    tensors = [t for shard in metadata.shards for t in shard.tensors]
+    sizes = [t.size for t in tensors]
+    chunking = block.chunking(sizes)
+    end = data_start
+    stored = []
+    for number, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
+        position = data_start + tensor.offset
+        if position != aligned(end, ALIGNMENT):
+            raise LayoutError(
+                f"tensor {tensor.name!r} begins at byte {position}, {aligned(end, ALIGNMENT)} was expected"
+            )
+        end = position + size
+        if end > source.size:
+            raise TruncatedError(f"tensor {tensor.name!r} ends at {end}, the file has {source.size} bytes")
+        checksums = chunking.of_tensor(number, block.checksums)
+        stored.append(StoredTensor(block.boxed(tensor), (Extent(position, size),), checksums))
+    if end != source.size:
+        raise LayoutError(f"{source.size - end} bytes are left over after the last tensor")
+    _require_unique(stored)
+    block.share_names([t.name for t in tensors])
+    return tuple(stored)
+
+
+def _require_unique(tensors: Sequence[StoredTensor]) -> None:
+    if len({t.name for t in tensors}) != len(tensors):
+        raise LayoutError("two tensors of the file have the same name")
+
+
+# -- the class -------------------------------------------------------------------------------------------------
+
+
+class MlcpFormat(ICheckpointFormat):
+    """The default format: every dtype, a tree, checksums, one file."""
+
+    name = "mlcp"
+    extensions = (".checkpoint",)
+
+    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+        return bytes(head[:4]) in (MAGIC, SWAPPED_MAGIC)
+
+    def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
+        self.require_representable(content)
+        return [plan_file(content, name)]
+
+    def parse(self, source: SourceInfo) -> ParseSteps:
+        return parse_file(source)
+
+
+SingleFileCheckpointFormat = MlcpFormat
+"""The name that the format's specification gives it."""

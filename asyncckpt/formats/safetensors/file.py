@@ -1,0 +1,355 @@
+"""safetensors, the format that everybody reads. Extension `.safetensors`.
+
+============== ====== =====================================================================================
+part           bytes  content
+============== ====== =====================================================================================
+header length  8      u64, little-endian, at most 100 000 000
+header         n      JSON, begins with '{': `__metadata__` (string -> string) and for each tensor
+                      `name: {"dtype", "shape", "data_offsets": [start, end]}`, counted from the data's start;
+                      `__metadata__.asyncckpt` is the block, as a string. Spaces up to a multiple of 64
+data           ...    the tensors, little-endian, C order, without any gap, to the end of the file
+============== ====== =====================================================================================
+
+The tensors are sorted as the `safetensors` package sorts them: by dtype, wide ones first, then by name. So every
+tensor is aligned to its items although no gap is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from asyncckpt.errors import (
+    LayoutError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedDtypeError,
+)
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.kit.binary import LE_U64, is_unicode
+from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.index import (
+    Extent,
+    Index,
+    Need,
+    ParseSteps,
+    SourceInfo,
+    StoredTensor,
+    need_exactly,
+)
+from asyncckpt.formats.kit.order import (
+    add_checksums,
+    build_block,
+    decode_arranged,
+    foreign_metadata,
+    in_file_order,
+)
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
+from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.model.checksums import Chunking
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.model.ranges import ByteRange
+
+MAX_HEADER_BYTES = 100_000_000
+MAX_RANK = 64
+ALIGNMENT = 64
+FIRST_READ_BYTES = 128 * 1024
+METADATA_KEY = "__metadata__"
+
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+"""In the package's own order, which is also the order of the data, backwards."""
+_TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
+_RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
+_PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says before its data. `stored` has the tensors in the order of the data, not yet verified."""
+
+    raw: memoryview
+    metadata: dict[str, str]
+    block: Block | None
+    stored: list[StoredTensor]
+    data_bytes: int
+
+    @property
+    def data_start(self) -> int:
+        return len(self.raw)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.data_start + self.data_bytes
+
+
+# -- plan ------------------------------------------------------------------------------------------------------
+
+
+def plan_file(content: Content, name: str) -> FilePlan:
+    """The layout of one file. Raises LayoutError, LimitExceededError."""
+    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    return plan_part(content, name, numbers=range(len(content.tensors)), chunking=chunking)
+
+
+def plan_part(part: Content, name: str, *, numbers: Sequence[int], chunking: Chunking) -> FilePlan:
+    """The layout of a file with some of a content's tensors: `part.tensors[i]` is number `numbers[i]` of it.
+
+    `chunking` is that of the whole content. Raises LayoutError, LimitExceededError.
+    """
+    order = file_order(part.tensors)
+    own_chunking = Chunking.of(chunking.chunk_bytes, [t.size for t in part.tensors])
+    block = build_block(part, own_chunking, order).escaped()
+    before, after = _split_header(part, order)
+    data_start = aligned(LE_U64.size + len(before) + block.size + len(after), ALIGNMENT)
+    if data_start - LE_U64.size > MAX_HEADER_BYTES:
+        raise LimitExceededError(
+            f"the header of {name!r} has {data_start} bytes, safetensors allows {MAX_HEADER_BYTES}: "
+            "save fewer tensors in one file"
+        )
+    block_start = LE_U64.size + len(before)
+    payloads, end = [], data_start
+    for place in order:
+        size = part.tensors[place].size
+        payloads.append(Payload(numbers[place], end, size))
+        end += size
+
+    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+        checksums = in_file_order([p.tensor for p in payloads], chunking, digests.checksums)
+        text = (before + block.render(block_start, checksums) + after).ljust(data_start - LE_U64.size)
+        spans = ((p.offset, p.end) for p in payloads)
+        header = LE_U64.pack(len(text)) + text
+        return seal([(0, header)], spans, size=end, at=block_start + block.outside_position)
+
+    return FilePlan(name, end, tuple(payloads), (ByteRange(0, data_start),), chunking, finish)
+
+
+def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
+    """The numbers of the tensors as the `safetensors` package orders their data."""
+    return sorted(range(len(tensors)), key=lambda i: (_RANKS[tensors[i].dtype], tensors[i].name))
+
+
+# -- encode ----------------------------------------------------------------------------------------------------
+
+
+def _split_header(part: Content, order: Sequence[int]) -> tuple[bytes, bytes]:
+    """The JSON text before and after the block, which is the last entry of the first member."""
+    entries, start = {}, 0
+    for place in order:
+        tensor = part.tensors[place]
+        end = start + tensor.size
+        entries[tensor.name] = {
+            "dtype": _TAGS[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": [start, end],
+        }
+        start = end
+    plain = {**_plain_entries(part.metadata), BLOCK_KEY: ""}
+    before = f'{{"{METADATA_KEY}":{dump_json(plain)}'.removesuffix('"}')
+    listed = dump_json(entries)[1:]
+    after = f'"}},{listed}' if entries else f'"}}{listed}'
+    return before.encode("ascii"), after.encode("ascii")
+
+
+def _plain_entries(metadata: CheckpointMetadata) -> dict[str, str]:
+    """Custom fields that are strings stand in `__metadata__` for others to read; transformers insists on `format`."""
+    if BLOCK_KEY in metadata.custom_fields:
+        raise LayoutError(f"the custom field {BLOCK_KEY!r} is asyncckpt's own; choose another name")
+    strings = {
+        name: value
+        for name, value in metadata.custom_fields.items()
+        if isinstance(value, str) and is_unicode(name) and is_unicode(value)
+    }
+    return {"format": "pt", **strings}
+
+
+# -- decode ----------------------------------------------------------------------------------------------------
+
+
+def parse_file(source: SourceInfo) -> ParseSteps:
+    """Raises FormatError subclasses."""
+    header = yield from parse_header(size=source.size)
+    block = header.block
+    stored: Sequence[StoredTensor] = header.stored
+    if block is None:
+        metadata = foreign_metadata(stored, header.metadata)
+    else:
+        add_checksums(header.stored, block)
+        metadata, stored = decode_arranged(block.metadata, stored)
+    return Index(
+        format=SafetensorsFormat.name,
+        version="1",
+        metadata=metadata,
+        tensors=tuple(stored),
+        chunk_bytes=block.chunk_bytes if block else 0,
+        tree=block.tree if block else None,
+        structure=(Extent(0, header.data_start),),
+        details={"headerBytes": header.data_start, "metadata": header.metadata},
+    )
+
+
+def parse_header(
+    *, size: int | None = None, file: str = "", number: int = 0
+) -> Generator[Need, memoryview, Header]:
+    """The header of a file, whose size is None where it is not known. Raises FormatError subclasses.
+
+    `number` is the file's number in the index.
+    Where there is a block, the header's own checksum is verified; the tensors' checksums are not handed out yet.
+    """
+    raw, size = yield from _read_header(size, file)
+    members = load_json(raw[LE_U64.size :], "the header")
+    if not isinstance(members, dict):
+        raise LayoutError("the header is not an object")
+    metadata = _string_pairs(members.pop(METADATA_KEY, None))
+    stored, data_bytes = _decode_entries(members, len(raw), number)
+    if size is not None and len(raw) + data_bytes > size:
+        raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
+    if size is not None and len(raw) + data_bytes < size:
+        raise LayoutError(f"{size - len(raw) - data_bytes} bytes are left over after the last tensor")
+    block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
+    header = Header(raw, metadata, block, stored, data_bytes)
+    if block is not None:
+        spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
+        check_block(block, raw, spans, size=header.file_bytes)
+    return header
+
+
+def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, tuple[memoryview, int | None]]:
+    """The header with its length in front, still text, and the file's size, where a first read has shown it."""
+    first = yield Need(0, FIRST_READ_BYTES, file)
+    if len(first) < FIRST_READ_BYTES:
+        size = len(first)
+    if len(first) < LE_U64.size + 2:
+        raise TruncatedError(f"a safetensors file has at least 10 bytes, this one has {len(first)}")
+    length: int = LE_U64.unpack_from(first)[0]
+    if length > MAX_HEADER_BYTES:
+        raise LimitExceededError(f"the header has {length} bytes, safetensors allows {MAX_HEADER_BYTES}")
+    if length < 2 or first[LE_U64.size] != ord("{"):
+        raise LayoutError("not a safetensors file: no JSON object follows the header's length")
+    end = LE_U64.size + length
+    if size is not None and end > size:
+        raise TruncatedError(f"the header ends at byte {end}, the file has {size}")
+    if end <= len(first):
+        return first[:end], size
+    return (yield from need_exactly(0, end, "the header", file=file)), size
+
+
+def _string_pairs(value: Json) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise LayoutError(f"{METADATA_KEY!r} is {type(value).__name__}, not an object")
+    for name, text in value.items():
+        if not isinstance(text, str) or not is_unicode(name) or not is_unicode(text):
+            raise LayoutError(f"entry {name[:80]!a} of {METADATA_KEY!r} is not a string")
+    return value
+
+
+def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[list[StoredTensor], int]:
+    """The tensors by position; each must begin where the one before it ends. Empties `members`."""
+    # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
+    stored = [_decode_entry(name, members.pop(name), data_start, file) for name in list(members)]
+    stored.sort(key=lambda tensor: tensor.extents)
+    position = data_start
+    for tensor in stored:
+        [extent] = tensor.extents
+        if extent.offset != position:
+            kind = "overlaps the one before it" if extent.offset < position else "leaves a hole before it"
+            raise LayoutError(
+                f"tensor {tensor.name!r} {kind}: it begins at {extent.offset - data_start} of the data, "
+                f"not at {position - data_start}"
+            )
+        position = extent.end
+    return stored, position - data_start
+
+
+def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredTensor:
+    if not is_unicode(name):
+        raise LayoutError(f"a tensor has the name {name[:80]!a}, which is no Unicode")
+    try:
+        tag, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise LayoutError(f"tensor {name!r} lacks its dtype, shape or two data_offsets") from None
+    if type(shape) is not list or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+        raise LayoutError(f"tensor {name!r} has the shape {str(shape)[:80]}")
+    if len(shape) > MAX_RANK:
+        raise LimitExceededError(f"tensor {name!r} has {len(shape)} dimensions, at most {MAX_RANK} are read")
+    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+        raise LayoutError(f"tensor {name!r} has the data_offsets [{str(start)[:40]}, {str(end)[:40]}]")
+    offset = data_start + start
+    tensor = TensorMetadata(name, _decode_dtype(name, tag), tuple(shape), offset)
+    if tensor.size != end - start:
+        raise LayoutError(
+            f"tensor {name!r} of shape {shape} and dtype {tag} has {tensor.size} bytes, "
+            f"the file says {end - start}"
+        )
+    return StoredTensor(tensor, (Extent(offset, tensor.size, file),))
+
+
+def _decode_dtype(name: str, tag: Json) -> str:
+    dtype = _DTYPES.get(tag) if isinstance(tag, str) else None
+    if dtype is not None:
+        return dtype
+    if isinstance(tag, str) and tag in _PACKED:
+        raise UnsupportedDtypeError(
+            f"tensor {name!r} is {tag}, packed in {_PACKED[tag]} bits an item, which no array here can hold"
+        )
+    raise UnsupportedDtypeError(f"tensor {name!r} has the unknown dtype {str(tag)[:40]!r}")
+
+
+# -- the class -------------------------------------------------------------------------------------------------
+
+
+class SafetensorsFormat(ICheckpointFormat):
+    """One file that the `safetensors` package, and so everybody, can read."""
+
+    name = "safetensors"
+    extensions = (".safetensors",)
+    dtypes = frozenset(_TAGS)
+
+    def losses(self, content: Content) -> list[str]:
+        return super().losses(content) + name_losses(content)
+
+    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+        if len(head) < LE_U64.size + 2 or LE_U64.unpack_from(head)[0] > MAX_HEADER_BYTES:
+            return False
+        return head[8] == ord("{") and head[9] in b'"} \t\r\n'
+
+    def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
+        self.require_representable(content)
+        return [plan_file(content, name)]
+
+    def parse(self, source: SourceInfo) -> ParseSteps:
+        return parse_file(source)
+
+
+def name_losses(content: Content) -> list[str]:
+    """One line for each name that can't stand in the header."""
+    lines = []
+    for tensor in content.tensors:
+        if tensor.name == METADATA_KEY:
+            lines.append(f"tensor {tensor.name!r} has the name that safetensors keeps for its metadata")
+        elif not is_unicode(tensor.name):
+            lines.append(f"tensor {tensor.name!a} has a name that is no Unicode")
+    return lines

@@ -1,0 +1,144 @@
+"""An SDZ archive of compressed entries, made as it is written, in frames that follow the arrays inside.
+
+Every array begins a frame, so it can be inflated alone. The record of the frames (`sdz_frames`) comes last, when
+their sizes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
+
+from asyncckpt.formats.kit.deflate import EMPTY_STREAM, compress_frames, size_bound
+from asyncckpt.formats.kit.encode import digest_content
+from asyncckpt.formats.kit.plan import FilePlan, Payload, StreamPlan, TensorBytes
+from asyncckpt.formats.kit.zip import DEFLATED, DESCRIPTOR_FLAG, ZipEntry
+from asyncckpt.formats.sdnb.header import ALIGNMENT
+from asyncckpt.formats.sdz.frames import encode_record
+from asyncckpt.formats.sdz.seal import entry_header, entry_trailer, sealed_directory
+from asyncckpt.model.checksums import Buffer, crc32_combine, crc32c
+from asyncckpt.model.ranges import ByteRange
+
+MAX_PADDING = ALIGNMENT
+
+# -- plan ------------------------------------------------------------------------------------------------------
+
+
+def plan_deflated(plans: Sequence[FilePlan], name: str, *, level: int, threads: int | None) -> StreamPlan:
+    """An archive of compressed entries, made as it is written."""
+    frames = sum(1 for plan in plans for _ in cut_frames(plan))
+    raw = sum(plan.size for plan in plans)
+    names = sum(len(plan.name) for plan in plans)
+    bound = size_bound(raw, frames) + 8 * frames + 300 * len(plans) + 2 * names + 256
+
+    def chunks(read: TensorBytes) -> Iterator[bytes]:
+        return deflated_archive(plans, read, level=level, threads=threads)
+
+    return StreamPlan(name, bound, chunks)
+
+
+class _Cut(NamedTuple):
+    """Bytes [start, end) of the inner file that become one frame; `payload` begins there, if there is one."""
+
+    start: int
+    end: int
+    payload: Payload | None = None
+
+
+def cut_frames(plan: FilePlan) -> Iterator[_Cut]:
+    """Frames that begin where arrays begin, so that an array can be inflated alone.
+
+    Padding after an array belongs to its last frame.
+    """
+    step = plan.chunking.chunk_bytes
+    position = 0
+    payloads = sorted((p for p in plan.payloads if p.size), key=lambda p: p.offset)
+    for number, payload in enumerate(payloads):
+        yield from (_Cut(a, min(a + step, payload.offset)) for a in range(position, payload.offset, step))
+        following = payloads[number + 1].offset if number + 1 < len(payloads) else payload.end
+        position = following if following - payload.end < MAX_PADDING else payload.end
+        for start in range(payload.offset, payload.end, step):
+            end = start + step
+            yield _Cut(start, end if end < payload.end else position, payload)
+    yield from (_Cut(a, min(a + step, plan.size)) for a in range(position, plan.size, step))
+
+
+# -- encode ----------------------------------------------------------------------------------------------------
+
+
+class _Deflated(NamedTuple):
+    """An entry that was made; `crc32c` is that of its bytes as stored, `frames` are (raw, stored) bytes of each."""
+
+    entry: ZipEntry
+    crc32c: int
+    frames: list[tuple[int, int]]
+
+
+def deflated_archive(
+    plans: Sequence[FilePlan], read: TensorBytes, *, level: int, threads: int | None
+) -> Iterator[bytes]:
+    """The bytes of the archive, in order. Closing the generator ends its threads."""
+    digests = digest_content(plans[0].chunking, read)
+    made: list[_Deflated] = []
+    position = 0
+    for plan in plans:
+        views = _frame_views(plan, plan.finish(digests, read), read)
+        done = yield from _deflated_entry(plan, views, position, level=level, threads=threads)
+        position = done.entry.end + len(entry_trailer(done.entry))
+        made.append(done)
+    record = encode_record([done.frames for done in made])
+    yield record
+    yield sealed_directory(
+        [done.entry for done in made],
+        position + len(record),
+        record_bytes=len(record),
+        sums=[done.crc32c for done in made],
+    )
+
+
+def _deflated_entry(
+    plan: FilePlan, views: Iterator[list[Buffer]], position: int, *, level: int, threads: int | None
+) -> Generator[bytes, None, _Deflated]:
+    """One entry at `position`: local header, frames, data descriptor."""
+    # Whether the sizes need 64 bits is decided by the raw size: it is known before the data is.
+    entry = ZipEntry(plan.name, DEFLATED, 0, 0, plan.size, position, DESCRIPTOR_FLAG)
+    header = entry_header(entry)
+    yield header
+    sizes: list[tuple[int, int]] = []
+    crc = compressed = total = 0
+    with closing(compress_frames(views, level=level, threads=threads)) as frames:
+        for frame in frames:
+            sizes.append((frame.raw_bytes, len(frame.data)))
+            crc = crc32_combine(crc, frame.crc32, frame.raw_bytes)
+            compressed += len(frame.data)
+            total = crc32c(frame.data, total)
+            yield frame.data
+    compressed += len(EMPTY_STREAM)
+    entry = replace(entry, crc32=crc, compressed=compressed, data_offset=position + len(header))
+    yield EMPTY_STREAM + entry_trailer(entry)
+    return _Deflated(entry, crc32c(EMPTY_STREAM, total), sizes)
+
+
+def _frame_views(plan: FilePlan, late: Sequence[bytes], read: TensorBytes) -> Iterator[list[Buffer]]:
+    regions = list(zip(plan.late, late, strict=True))
+    for cut in cut_frames(plan):
+        if cut.payload is None:
+            yield [_outside(regions, cut.start, cut.end)]
+            continue
+        start, end = cut.start - cut.payload.offset, min(cut.end, cut.payload.end) - cut.payload.offset
+        views: list[Buffer] = [read(cut.payload.tensor, start, end)]
+        if cut.end > cut.payload.end:
+            views.append(bytes(cut.end - cut.payload.end))
+        yield views
+
+
+def _outside(regions: Sequence[tuple[ByteRange, bytes]], start: int, end: int) -> bytes:
+    """Bytes of a file outside its payloads: late regions, and zeros."""
+    data = bytearray(end - start)
+    for region, content in regions:
+        first, last = max(start, region.start), min(end, region.end)
+        if first < last:
+            data[first - start : last - start] = content[first - region.start : last - region.start]
+    return bytes(data)

@@ -1,0 +1,311 @@
+"""`open_checkpoint`: a checkpoint, opened lazily. One or two small reads; then only the bytes that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+
+import numpy as np
+
+from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
+from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.errors import CheckpointError, MismatchError, TensorNotFoundError
+from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.kit.index import Index, StoredTensor
+from asyncckpt.formats.registry import get_format
+from asyncckpt.model.dtype import dtype_name
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.model.state.payloads import PAYLOAD_DTYPE, payload_names
+from asyncckpt.model.state.tree import is_small
+from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
+from asyncckpt.operations.reading.fetch import Fetcher
+from asyncckpt.operations.reading.files import OpenFile, OpenFiles
+from asyncckpt.operations.reading.plan import join_pieces
+from asyncckpt.operations.reading.slices import Index as SliceIndex
+from asyncckpt.operations.reading.slices import normal_index
+from asyncckpt.operations.runtime import (
+    DEFAULT_MEMORY_BYTES,
+    INLINE_TENSORS,
+    hearing_retries,
+    run_sized,
+    run_unless,
+    working_threads,
+)
+from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
+
+
+class Checkpoint:
+    """An open checkpoint. `tensors` maps names to metadata; their bytes are read when asked for."""
+
+    def __init__(
+        self,
+        place: Place,
+        format: ICheckpointFormat,
+        index: Index,
+        files: Sequence[OpenFile],
+        fetcher: Fetcher,
+        threads: WorkerThreads,
+    ) -> None:
+        self.threads = threads
+        self._closed = False
+        self._place = place
+        self._format = format
+        self._index = index
+        self._files = files
+        self._fetcher = fetcher
+        self._stored = {stored.name: stored for stored in index.tensors}
+        self._joined = join_pieces(index.tensors)
+        members = {stored.name for tensor in self._joined.values() for stored in tensor.stored}
+        payloads = _payloads(index)
+        self._payloads = MappingProxyType({name: self._stored[name].metadata for name in payloads})
+        members |= payloads.keys()
+        single = {name: s.metadata for name, s in self._stored.items() if name not in members}
+        joined = {name: tensor.metadata for name, tensor in self._joined.items()}
+        self._tensors = MappingProxyType({**single, **joined})
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self._place.shown}: {self.format} {self.version}, {len(self._tensors)} tensors>"
+
+    @property
+    def format(self) -> str:
+        """The name of its format."""
+        return self._index.format
+
+    @property
+    def version(self) -> str:
+        """The version of the format that the file has."""
+        return self._index.version
+
+    @property
+    def metadata(self) -> CheckpointMetadata:
+        return self._index.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, TensorMetadata]:
+        """Every tensor, by name; one that is stored in pieces is one tensor here, with its `pieces`."""
+        return self._tensors
+
+    @property
+    def payloads(self) -> Mapping[str, TensorMetadata]:
+        """Large bytes and strings of the state, which the file stores as tensors; `tensors` has none of them."""
+        return self._payloads
+
+    @property
+    def tree(self) -> Json:
+        """The structure of the state that was saved; None for a foreign file."""
+        return self._index.tree
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._index.warnings
+
+    @property
+    def details(self) -> Mapping[str, Json]:
+        """What is particular to the format, as `inspect` shows it."""
+        return self._index.details
+
+    @property
+    def size(self) -> int:
+        """The bytes of all its files."""
+        return sum(file.size for file in self._files)
+
+    @property
+    def index(self) -> Index:
+        """Where every tensor's bytes are."""
+        return self._index
+
+    @property
+    def files(self) -> Sequence[OpenFile]:
+        return self._files
+
+    @property
+    def report(self) -> ProgressReporter:
+        """Where reads tell of their progress."""
+        return self._fetcher.report
+
+    def remains(self) -> list[object]:
+        """What there is of it for each of many tensors: who has opened it for himself lets go of this last."""
+        listed = (tensor for shard in self.metadata.shards for tensor in shard.tensors)
+        return [*self._index.tensors, *listed] if len(self._stored) > INLINE_TENSORS else []
+
+    def stored(self, name: str) -> StoredTensor | None:
+        """Where a tensor's bytes are; None for one that is stored in pieces."""
+        return None if name in self._joined else self._find(name)
+
+    @checked
+    async def read(self, name: str) -> np.ndarray:
+        """One tensor, verified.
+
+        Raises TensorNotFoundError, ChecksumMismatchError, StorageError subclasses, CheckpointError when closed.
+        """
+        return (await self.read_many([name]))[name]
+
+    @checked
+    async def read_many(
+        self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Several tensors in few requests; those named in `into` are filled in place.
+
+        Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
+        """
+        self._require_open()
+        plain, direct = await run_sized(self.threads, len(names), self._to_read, names, into or {})
+        arrays = await self._fetcher.read(plain, direct)
+        for name in names:
+            if name in self._joined:
+                joined = self._joined[name]
+                arrays[name] = joined.assemble(await self._fetcher.read(joined.stored))
+        return await run_sized(self.threads, len(names), _placed, names, arrays, into or {})
+
+    def _to_read(
+        self, names: Sequence[str], into: Mapping[str, np.ndarray]
+    ) -> tuple[list[StoredTensor], dict[str, np.ndarray]]:
+        """What the file has of it in one piece, and the arrays that can be filled by bytes directly."""
+        for name, array in into.items():
+            self._require_match(name, array)
+        plain = [self._find(name) for name in names if name not in self._joined]
+        return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
+
+    @checked
+    async def read_slice(self, name: str, index: SliceIndex) -> np.ndarray:
+        """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
+
+        The index is made of integers, slices and `...`, as numpy takes them, alone or in a tuple. Raises as `read`
+        does, InvalidArgumentError, and MismatchError for an index that does not fit the shape.
+        """
+        self._require_open()
+        if name in self._joined:
+            joined = self._joined[name]
+            wanted = normal_index(joined.metadata.shape, index)
+            return joined.assemble(await self._fetcher.read(joined.stored))[wanted]
+        return await self._fetcher.read_slice(self._find(name), index)
+
+    async def read_stored(self, name: str) -> np.ndarray:
+        """One tensor as the file lists it: a piece of a larger one by its own name. Raises as `read` does."""
+        self._require_open()
+        return (await self._fetcher.read([self._find(name)]))[name]
+
+    async def read_bytes(self, name: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
+        self._require_open()
+        return await self._fetcher.read_bytes(self._find(name), start, end)
+
+    @checked
+    async def read_into(self, name: str, destination: np.ndarray) -> None:
+        """One tensor into an array that exists, of the same shape and dtype. Raises as `read_many` does."""
+        await self.read_many([name], into={name: destination})
+
+    def close(self) -> None:
+        """Called at the end of its block: what was read stays, and the next read raises CheckpointError."""
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CheckpointError(
+                f"{self._place.shown} is closed; read inside the block of open_checkpoint, or open it again"
+            )
+
+    def _find(self, name: str) -> StoredTensor:
+        try:
+            return self._stored[name]
+        except KeyError:
+            raise TensorNotFoundError(
+                f"{self._place.shown} has no tensor {name!r}{self._similar(name)}"
+            ) from None
+
+    def _similar(self, name: str) -> str:
+        last = name.rpartition(".")[2]
+        near = [other for other in self._tensors if other.endswith(last)][:3]
+        return f"; similar are {', '.join(map(repr, near))}" if near and last else ""
+
+    def _require_match(self, name: str, array: np.ndarray) -> None:
+        tensor = self._tensors[name] if name in self._tensors else self._find(name).metadata
+        if array.shape != tensor.shape or dtype_name(array.dtype) != tensor.dtype:
+            raise MismatchError(
+                f"tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, the array to fill is "
+                f"{array.dtype} {list(array.shape)}"
+            )
+        if not array.flags.writeable:
+            raise MismatchError(f"the array to fill with {name!r} is read-only")
+
+
+def _payloads(index: Index) -> dict[str, None]:
+    """The names of the state's payloads, in the order of the file."""
+    possible = [
+        stored.name
+        for stored in index.tensors
+        if stored.metadata.dtype == PAYLOAD_DTYPE and len(stored.metadata.shape) == 1
+    ]
+    if not possible:
+        return {}
+    named = payload_names(index.tree)
+    return dict.fromkeys(name for name in possible if name in named)
+
+
+def _placed(
+    names: Sequence[str], arrays: dict[str, np.ndarray], into: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The arrays in the order of the names; what could not be read into its place is copied there."""
+    for name in into.keys() & arrays.keys():
+        if arrays[name] is not into[name]:
+            np.copyto(into[name], arrays[name])
+            arrays[name] = into[name]
+    return {name: arrays[name] for name in names}
+
+
+def _takes_bytes(array: np.ndarray) -> bool:
+    return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
+
+
+@checked
+@asynccontextmanager
+async def open_checkpoint(
+    location: Location,
+    *,
+    format: str | ICheckpointFormat | None = None,
+    verify: bool = True,
+    map: bool = True,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> AsyncIterator[Checkpoint]:
+    """Open a checkpoint of any format, recognised by its bytes unless `format` names it.
+
+    A local file is mapped into memory, and arrays that are read are views of it; with `map=False` they are read
+    into memory of their own (`load` says what for). Its version is pinned: should the object be replaced while it
+    is open, reads raise ObjectChangedError. The token ends the whole block; after it reads raise CheckpointError.
+    Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError, FormatError subclasses,
+    StorageError subclasses, OperationCancelledError.
+    """
+    with ProgressReporter(progress) as report:
+        report.phase(Phase.OPEN)
+        async with (
+            bind(cancellation),
+            resolve(location, storage_options) as place,
+            working_threads(place.storage, "load") as threads,
+            AsyncExitStack() as stack,
+        ):
+            chosen = await threads.run(get_format, format) if isinstance(format, str) else format
+            opened = OpenFiles(place, threads, stack, map=map)
+            # Not for the whole block: what the caller does in it may belong to another operation.
+            with hearing_retries(report):
+                found, index = await opened.parse(chosen)
+            files = opened.of(index)
+            total = await run_sized(threads, len(index.tensors), _total_bytes, index)
+            report.phase(Phase.READ, bytes_total=total)
+            fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
+            quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
+            checkpoint = await run_unless(
+                threads, quick, Checkpoint, place, found, index, files, fetcher, threads
+            )
+            try:
+                yield checkpoint
+            finally:
+                checkpoint.close()
+
+
+def _total_bytes(index: Index) -> int:
+    return sum(stored.metadata.size for stored in index.tensors)

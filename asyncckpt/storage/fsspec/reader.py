@@ -1,0 +1,96 @@
+"""Reading through an fsspec filesystem: ranges of one version, which is looked at before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from asyncckpt._aio import fan_out
+from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError, RangeError
+from asyncckpt.model.ranges import ByteRange, MergedRange
+from asyncckpt.storage.base import ObjectInfo, ObjectReader
+from asyncckpt.storage.fsspec.driver import Driver
+from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.scatter import Destinations, Piece
+
+PIECE_BYTES = 8 * 1024 * 1024
+"""A larger range is fetched as several, so that a copy of this size is the most that each needs."""
+_CONCURRENCY = 8
+_INLINE_BYTES = 256 * 1024
+
+
+class FsspecReader(ObjectReader):
+    """One version of one file. fsspec can't pin it, so a change is found by looking again."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        path: str,
+        info: ObjectInfo,
+        *,
+        policy: RetryPolicy,
+        stat: Callable[[str], Awaitable[ObjectInfo]],
+    ) -> None:
+        self.info = info
+        self.first = b""
+        self._driver = driver
+        self._path = path
+        self._policy = policy
+        self._stat = stat
+        self._what = f"read of {info.key!r}"
+
+    async def read_first(self, first_bytes: int) -> None:
+        size = min(first_bytes, self.info.size)
+        if size > 0:
+            self.first = await self.read_range(0, size)
+
+    async def fetch(
+        self,
+        requests: Sequence[MergedRange],
+        ranges: Sequence[ByteRange],
+        into: Sequence[memoryview],
+        filled: Callable[[int], None] | None,
+    ) -> None:
+        if not requests:
+            return
+        destinations = Destinations(ranges, into, filled)
+        await fan_out(self._fetch_piece, destinations.pieces(requests, PIECE_BYTES), limit=_CONCURRENCY)
+        await self._refuse_changed()
+
+    async def _fetch_piece(self, piece: Piece) -> None:
+        data = await retrying(
+            lambda: self._cat(piece.position, piece.end),
+            policy=self._policy,
+            describe=self._what,
+            size_bytes=piece.missing,
+        )
+        if len(data) <= _INLINE_BYTES:
+            _land(piece, data)
+        else:
+            await self._driver.threads.run(_land, piece, data)
+
+    async def _cat(self, start: int, end: int) -> bytes:
+        try:
+            data = bytes(await self._driver.call(self._what, "cat_file", self._path, start=start, end=end))
+        except (ObjectNotFoundError, RangeError) as error:
+            # The range lies within the version that was opened, so that one is gone.
+            raise self._changed() from error
+        if len(data) != end - start:
+            raise self._changed()
+        return data
+
+    async def _refuse_changed(self) -> None:
+        try:
+            now = await self._stat(self.info.key)
+        except ObjectNotFoundError as error:
+            raise self._changed() from error
+        if now.version != self.info.version:
+            raise self._changed()
+
+    def _changed(self) -> ObjectChangedError:
+        return ObjectChangedError(
+            f"{self.info.key!r} was replaced or deleted while it was read; open it again"
+        )
+
+
+def _land(piece: Piece, data: bytes) -> None:
+    piece.destinations.report(piece.feed(data))

@@ -1,0 +1,356 @@
+"""Google Cloud Storage, over gcsfs's session and credentials.
+
+A small object is one request: its metadata, with the CRC32C that Google checks, and its bytes. A large one is
+one resumable session. `ifGenerationMatch=0` makes a create exclusive; the write id in the object's metadata
+settles an answer that was lost.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from asyncckpt._aio import WorkerThreads
+from asyncckpt.arguments import AtLeastOne, checked
+from asyncckpt.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    InvalidArgumentError,
+    MissingExtraError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from asyncckpt.model.checksums import Buffer
+from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
+from asyncckpt.storage.gcs.client import Answer, GcsClient
+from asyncckpt.storage.gcs.errors import NotSentError
+from asyncckpt.storage.gcs.reader import GcsReader, media_headers
+from asyncckpt.storage.gcs.resources import CONTENT_TYPE, FIELDS, encode_crc32c, info_of, resource
+from asyncckpt.storage.gcs.writer import UNTOLD, GcsWriter, crc32c_off_loop, settle_lost_write
+from asyncckpt.storage.http.status import odd_answer, parsed_date
+from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.retry import RetryPolicy, retrying
+
+DEFAULT_PART_BYTES = 16 * 1024 * 1024
+_PAGE = 1000
+_PAGE_KIND = "storage#objects"
+_CONTENT_RANGE = re.compile(r"bytes 0-(\d{1,19})/(\d{1,19})", re.ASCII)
+_WORKERS = 2
+
+
+class GcsStorage(ICheckpointStorage):
+    """Objects under a prefix of a bucket.
+
+    `storage_options` go to gcsfs: `token`, `project`, `endpoint_url`, `requester_pays`, `session_kwargs`, ….
+    `part_bytes` is the size of an upload's chunks, rounded up to 256 KiB. Raises MissingExtraError without
+    gcsfs.
+    """
+
+    capabilities = Capabilities(any_order=False, remote=True)
+    one_loop = True
+
+    @checked
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        part_bytes: AtLeastOne | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        if importlib.util.find_spec("gcsfs") is None:
+            raise MissingExtraError("gs:// needs gcsfs: pip install 'asyncckpt[gcs]'")
+        if not bucket:
+            raise InvalidArgumentError("a GCS storage needs the name of a bucket")
+        self._bucket = bucket
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._client = GcsClient(bucket, storage_options or {})
+        self._part_bytes = part_bytes or DEFAULT_PART_BYTES
+        self._policy = retry or RetryPolicy()
+        self._threads = WorkerThreads(_WORKERS, name="gcs")
+        self._bucket_seen = False
+
+    def __repr__(self) -> str:
+        return f"GcsStorage('gs://{self._bucket}/{self._prefix}')"
+
+    def _name(self, key: str) -> str:
+        return self._prefix + key
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        described = resource(self._name(key), write_id)
+        described["crc32c"] = encode_crc32c(await crc32c_off_loop(views))
+        upload = _SinglePut(self, key, described, views, exclusive=exclusive, write_id=write_id)
+        size = total_bytes(views)
+        try:
+            return await retrying(
+                upload.attempt, policy=self._policy, describe=f"write of {key!r}", size_bytes=size
+            )
+        except UNTOLD as error:
+            if not upload.uncertain:
+                raise
+            return await settle_lost_write(upload.own_object, error, key=key, write_id=write_id)
+
+    async def _open_writer(
+        self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
+    ) -> ObjectWriter:
+        writer = GcsWriter(
+            self._client,
+            key,
+            self._name(key),
+            part_bytes=part_bytes or self._part_bytes,
+            exclusive=exclusive,
+            write_id=write_id,
+            policy=self._policy,
+            stat=self._stat,
+            discard=self._discard,
+        )
+        await writer.start()
+        return writer
+
+    async def _discard(self, info: ObjectInfo) -> None:
+        """Remove exactly the generation that was just made, whatever the key holds now."""
+        await self._remove(info.key, {"generation": info.version})
+
+    async def _delete(self, key: str) -> None:
+        await self._remove(key, {})
+
+    async def _remove(self, key: str, params: Mapping[str, str]) -> None:
+        what = f"delete of {key!r}"
+
+        async def attempt() -> None:
+            answer = await self._client.request(
+                "DELETE", self._client.object_path(self._name(key)), what=what, params=params
+            )
+            if answer.status == 404:
+                await self._require_bucket()
+            elif answer.status == 200:
+                # Google says 204, an emulator 200; so does any web page, but then the object is still there.
+                await self._check_gone(key, params.get("generation"), what)
+            elif answer.status != 204:
+                raise answer.error(what)
+
+        await retrying(attempt, policy=self._policy, describe=what)
+
+    async def _check_gone(self, key: str, generation: str | None, what: str) -> None:
+        try:
+            found = await self._stat(key)
+        except BucketNotFoundError:
+            raise
+        except ObjectNotFoundError:
+            return
+        if generation in (None, found.version):
+            raise odd_answer(what, "HTTP 200, and it is still there")
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
+        info, first = await self._first(key, first_bytes)
+        return GcsReader(
+            self._client, self._name(key), info, first, policy=self._policy, threads=self._threads
+        )
+
+    async def _first(self, key: str, first_bytes: int) -> tuple[ObjectInfo, bytes]:
+        """The object and its first bytes, from one answer; only an empty object takes a second request."""
+        if first_bytes < 1:
+            return await self._stat(key), b""
+        what = f"read of {key!r}"
+
+        async def attempt() -> Answer:
+            answer = await self._client.request(
+                "GET",
+                self._client.object_path(self._name(key)),
+                what=what,
+                params={"alt": "media"},
+                headers=media_headers(0, first_bytes),
+                limit=first_bytes,
+            )
+            if answer.status not in (206, 416):
+                raise answer.error(what)
+            return answer
+
+        answer = await retrying(attempt, policy=self._policy, describe=what, size_bytes=first_bytes)
+        if answer.status == 416:
+            info = await self._stat(key)
+            if info.size:
+                raise StorageError(f"{what}: refused as empty, but it has {info.size} bytes; try again")
+            return info, b""
+        return _info_from_media(answer, key), answer.content
+
+    async def _stat(self, key: str) -> ObjectInfo:
+        what = f"stat of {key!r}"
+
+        async def attempt() -> ObjectInfo:
+            answer = await self._client.request(
+                "GET", self._client.object_path(self._name(key)), what=what, params={"fields": FIELDS}
+            )
+            if answer.status == 404:
+                raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
+            if answer.status != 200:
+                raise answer.error(what)
+            return info_of(answer.json(what), key, what)
+
+        try:
+            return await retrying(attempt, policy=self._policy, describe=what)
+        except ObjectNotFoundError:
+            await self._require_bucket()
+            raise
+
+    async def _require_bucket(self) -> None:
+        """Find out once whether there is a bucket at all: the two 404s look alike. Raises BucketNotFoundError."""
+        if self._bucket_seen:
+            return
+        try:
+            await self._page("", "", limit=1)
+        except AccessDeniedError:
+            # What may not be listed is there.
+            self._bucket_seen = True
+
+    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        token = ""
+        while True:
+            page = await self._page(prefix, token)
+            listed = [self._listed(item, prefix) for item in _items(page, prefix)]
+            yield [info for info in listed if info is not None]
+            last, token = token, str(page.get("nextPageToken") or "")
+            if not token:
+                return
+            if token == last:
+                raise odd_answer(f"list of {prefix!r} in {self!r}", "the same page twice")
+
+    def _listed(self, item: Mapping[str, Any], prefix: str) -> ObjectInfo | None:
+        """One object of a page; None for a folder as the console makes them. Raises OddAnswerError."""
+        what = f"list of {prefix!r} in {self!r}"
+        name = item.get("name")
+        if not isinstance(name, str) or not name.startswith(self._name(prefix)):
+            raise odd_answer(what, f"{str(name)[:200]!r} is listed, which has another prefix")
+        key = name[len(self._prefix) :]
+        return info_of(item, key, what) if key and not key.endswith("/") else None
+
+    async def _page(self, prefix: str, token: str, *, limit: int | None = None) -> dict[str, Any]:
+        what = f"list of {prefix!r} in {self!r}"
+        params = {
+            "prefix": self._name(prefix),
+            "maxResults": str(limit or _PAGE),
+            # The kind is in every answer, an empty page too: what has none is no listing.
+            "fields": f"kind,nextPageToken,items({FIELDS})",
+        }
+        if token:
+            params["pageToken"] = token
+
+        async def attempt() -> dict[str, Any]:
+            answer = await self._client.request("GET", self._client.list_path, what=what, params=params)
+            if answer.status == 404:
+                raise BucketNotFoundError(
+                    f"{what}: there is no bucket {self._bucket!r}; create it, or check its name"
+                )
+            if answer.status != 200:
+                raise answer.error(what)
+            page = answer.json(what)
+            if page.get("kind") != _PAGE_KIND:
+                raise odd_answer(what, f"an answer of kind {str(page.get('kind'))[:60]!r}")
+            return page
+
+        page = await retrying(attempt, policy=self._policy, describe=what)
+        self._bucket_seen = True
+        return page
+
+    async def _close(self) -> None:
+        await self._client.aclose()
+        await self._threads.close()
+
+
+class _SinglePut:
+    """A whole object in one multipart/related request, and what is known of its outcome."""
+
+    def __init__(
+        self,
+        storage: GcsStorage,
+        key: str,
+        described: Mapping[str, Any],
+        views: Sequence[Buffer],
+        *,
+        exclusive: bool,
+        write_id: str,
+    ) -> None:
+        boundary = f"asyncckpt-{uuid.uuid4().hex}"
+        head = (
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(described)}\r\n"
+            f"--{boundary}\r\nContent-Type: {CONTENT_TYPE}\r\n\r\n"
+        )
+        self.uncertain = False
+        self._storage = storage
+        self._key = key
+        self._write_id = write_id
+        self._what = f"write of {key!r}"
+        self._body = [head.encode(), *views, f"\r\n--{boundary}--\r\n".encode()]
+        self._headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        self._params = {"uploadType": "multipart", "fields": FIELDS}
+        if exclusive:
+            self._params["ifGenerationMatch"] = "0"
+
+    async def attempt(self) -> ObjectInfo:
+        client = self._storage._client
+        was_uncertain, self.uncertain = self.uncertain, True
+        try:
+            answer = await client.request(
+                "POST",
+                client.upload_path,
+                what=self._what,
+                params=self._params,
+                headers=self._headers,
+                body=self._body,
+            )
+        except NotSentError:
+            self.uncertain = was_uncertain
+            raise
+        if answer.status in (200, 201):
+            return info_of(answer.json(self._what), self._key, self._what)
+        if answer.status != 412:
+            raise answer.error(self._what)
+        # The object that is in the way may be our own, from an attempt whose answer was lost.
+        settled = await self.own_object()
+        if settled is None:
+            raise ObjectExistsError(f"{self._key!r} exists already")
+        return settled
+
+    async def own_object(self) -> ObjectInfo | None:
+        try:
+            info = await self._storage._stat(self._key)
+        except ObjectNotFoundError:
+            return None
+        return info if info.write_id == self._write_id else None
+
+
+def _info_from_media(answer: Answer, key: str) -> ObjectInfo:
+    """The object as the headers of its own bytes describe it; they do not have the write id."""
+    generation = answer.headers.get("X-Goog-Generation")
+    span = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if not generation or span is None:
+        problem = "the answer does not say which generation it is, or which bytes of how many"
+        raise odd_answer(f"read of {key!r}", problem)
+    last, size = (int(number) for number in span.groups())
+    if not last < size or len(answer.content) != last + 1:
+        problem = f"{len(answer.content)} bytes, said to be the first {last + 1} of {size}"
+        raise odd_answer(f"read of {key!r}", problem)
+    return ObjectInfo(
+        key=key,
+        size=size,
+        version=generation,
+        write_id=None,
+        modified=parsed_date(answer.headers.get("Last-Modified")),
+    )
+
+
+def _items(page: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
+    items = page.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise odd_answer(f"list of {prefix!r}", "a page whose items are no objects")
+    return items

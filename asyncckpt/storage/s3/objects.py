@@ -1,0 +1,198 @@
+"""Whole objects on S3: one PUT, one HEAD, and how the outcome of a write is settled when its answer was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from asyncckpt.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageTimeoutError,
+    UnavailableError,
+)
+from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.storage.base import ObjectInfo
+from asyncckpt.storage.http.errors import NEVER_SENT
+from asyncckpt.storage.http.status import OddAnswerError
+from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.s3.answers import required, required_size
+from asyncckpt.storage.s3.errors import BodyMismatchError, UploadGoneError, WriteConflictError
+from asyncckpt.storage.s3.session import S3Session
+
+T = TypeVar("T")
+
+WRITE_ID_NAME = "asyncckpt-write-id"
+WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
+UNTOLD = (UnavailableError, StorageTimeoutError, OddAnswerError)
+"""After these a request that was sent may have had its effect."""
+_INLINE_CHECKSUM_BYTES = 64 * 1024
+
+
+class S3Object:
+    """One key in the bucket: `key` is the storage's name for it, `full_key` the server's."""
+
+    def __init__(self, session: S3Session, key: str, full_key: str) -> None:
+        self.session = session
+        self.key = key
+        self.full_key = full_key
+
+    def what(self, verb: str) -> str:
+        """The beginning of an error message."""
+        return f"{verb} {self.full_key!r} in bucket {self.session.bucket!r}"
+
+    async def head(self) -> ObjectInfo:
+        """One HEAD, retried. Raises ObjectNotFoundError, BucketNotFoundError, OddAnswerError."""
+        what = self.what("looking for")
+        try:
+            answer = await self.session.retrying(
+                lambda: self.session.call("head_object", what, Key=self.full_key), what
+            )
+        except ObjectNotFoundError:
+            await self.session.require_bucket()
+            raise
+        return ObjectInfo(
+            self.key,
+            required_size(answer, "ContentLength", what),
+            bare_etag(required(answer, "ETag", what)),
+            write_id=answer.get("Metadata", {}).get(WRITE_ID_NAME),
+            modified=answer.get("LastModified"),
+        )
+
+    async def put(self, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
+        """One PUT of all the bytes, with their checksum. Raises ObjectExistsError when `exclusive`."""
+        size, what = total_bytes(views), self.what("writing")
+        value = await checksum_of(self.session, views)
+        checksum = encoded_crc(value)
+        extra = {"IfNoneMatch": "*"} if exclusive else {}
+
+        async def attempt() -> ObjectInfo:
+            request = await self.session.sign(
+                "put_object",
+                "PUT",
+                what,
+                Key=self.full_key,
+                ChecksumCRC32C=checksum,
+                Metadata=self.session.metadata(WRITE_ID_NAME, write_id),
+                **extra,
+            )
+            answer = await self.session.exchange(request, what, body=views)
+            version = bare_etag(required(answer.headers, "etag", what))
+            return ObjectInfo(self.key, size, version, write_id=write_id)
+
+        settlement = Settlement(self, write_id)
+        return await settlement.of(
+            lambda: send_checked(self.session, settlement.watching(attempt), views, value, what=what)
+        )
+
+
+class Settlement:
+    """Finds out how a write ended when the server's answer was lost or odd, or about an earlier attempt of ours."""
+
+    def __init__(self, target: S3Object, write_id: str) -> None:
+        self._target = target
+        self._write_id = write_id
+        self._uncertain = False
+
+    def watching(
+        self, attempt: Callable[[], Coroutine[Any, Any, ObjectInfo]]
+    ) -> Callable[[], Coroutine[Any, Any, ObjectInfo]]:
+        """The attempt, remembering whether one was sent whose answer never came, or does not tell."""
+
+        async def watched() -> ObjectInfo:
+            try:
+                return await attempt()
+            except NEVER_SENT:
+                raise
+            except (*UNTOLD, asyncio.CancelledError):
+                self._uncertain = True
+                raise
+
+        return watched
+
+    async def of(self, write: Callable[[], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
+        """The outcome of all the attempts; where they do not tell, one HEAD does.
+
+        Raises ObjectExistsError, OutcomeUnknownError, or the last error.
+        """
+        try:
+            return await write()
+        except (ObjectExistsError, UploadGoneError, WriteConflictError) as error:
+            return await self._look(error)
+        except UNTOLD as error:
+            if not self._uncertain:
+                raise
+            return await self._look(error)
+
+    async def _look(self, error: StorageError) -> ObjectInfo:
+        try:
+            found = await self._target.head()
+        except ObjectNotFoundError:
+            raise error from None
+        except StorageError as silence:
+            if not self._uncertain:
+                raise error from silence
+            raise OutcomeUnknownError(
+                f"{self._target.what('writing')}: the server does not say how it ended "
+                f"(write id {self._write_id}); look for an object with that write id before you write again",
+                write_id=self._write_id,
+            ) from error
+        if found.write_id == self._write_id:
+            return found
+        if isinstance(error, ObjectExistsError):
+            raise ObjectExistsError(
+                f"{self._target.full_key!r} in bucket {self._target.session.bucket!r} exists already "
+                f"({found.size} bytes, write id {found.write_id}); choose another key, or overwrite"
+            ) from None
+        raise error
+
+
+async def send_checked(
+    session: S3Session,
+    attempt: Callable[[], Coroutine[Any, Any, T]],
+    views: Sequence[Buffer],
+    value: int,
+    *,
+    what: str,
+) -> T:
+    """Send views whose CRC32C is `value`, by attempts; what the server finds spoiled is sent once more.
+
+    Raises BodyMismatchError when the views are not what they were when the checksum was taken.
+    """
+    size = total_bytes(views)
+    try:
+        return await session.moving(attempt, what, size_bytes=size)
+    except BodyMismatchError as error:
+        if await checksum_of(session, views) != value:
+            raise BodyMismatchError(
+                f"{what}: the data changed while it was being written; keep it still, or let it be staged"
+            ) from error
+    return await session.moving(attempt, what, size_bytes=size)
+
+
+async def checksum_of(session: S3Session, views: Sequence[Buffer]) -> int:
+    """The CRC32C of all the views, computed off the loop unless they are small."""
+    if total_bytes(views) <= _INLINE_CHECKSUM_BYTES:
+        return _crc_of(views)
+    return await session.run(_crc_of, views)
+
+
+def _crc_of(views: Sequence[Buffer]) -> int:
+    value = 0
+    for view in views:
+        value = crc32c(memoryview(view).cast("B"), value)
+    return value
+
+
+def encoded_crc(value: int) -> str:
+    """The checksum as S3's headers have it."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+def bare_etag(etag: str) -> str:
+    """The ETag without its quotes, which some answers have and some do not."""
+    return etag.strip('"')

@@ -1,0 +1,252 @@
+"""The part of the contract about reading, listing and deleting."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from asyncckpt._aio import fan_out, run_in_thread
+from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
+from asyncckpt.errors import (
+    InvalidKeyError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    OperationCancelledError,
+    RangeError,
+)
+from asyncckpt.model.ranges import ByteRange, MergePolicy
+from asyncckpt.storage.base import ICheckpointStorage
+from asyncckpt.testing.storage.medium import StorageMedium, pattern
+from asyncckpt.testing.storage.wrappers import CountingStorage
+
+HOSTILE_KEYS: tuple[str, ...] = (
+    *("", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "a//b", "a/", "a\0b", "a\nb", "a\\b"),
+    *("\x7f", "\ud800", "x" * 256, "y/" * 600 + "z"),
+)
+METHODS: tuple[str, ...] = tuple(
+    "write write_new open_writer open_reader read read_range read_ranges stat exists list delete".split()
+)
+
+_RANGES = {
+    "one": [(0, 10)],
+    "all": [(0, 100_000)],
+    "empty": [(0, 0), (50_000, 50_000), (100_000, 100_000)],
+    "neighbours": [(0, 10), (10, 20), (20, 4000)],
+    "small gaps": [(0, 1000), (1064, 2000), (2001, 9000)],
+    "large gaps": [(0, 10), (60_000, 60_010), (99_990, 100_000)],
+    "overlapping": [(0, 100), (50, 200), (150, 300), (0, 300), (100, 110)],
+    "twice": [(7, 77), (7, 77)],
+    "unordered": [(90_000, 90_010), (5, 10), (40_000, 50_000), (0, 0), (1, 2)],
+}
+_POLICIES = {
+    "default": None,
+    "never": MergePolicy(max_gap=0, max_request=1),
+    "all": MergePolicy(1 << 30, 1 << 30, 1e9),
+}
+
+
+async def call(storage: ICheckpointStorage, method: str, key: str, token: CancellationToken | None) -> None:
+    """Call one public method in its plainest form."""
+    if method in ("write", "write_new"):
+        await getattr(storage, method)(key, b"data", cancellation=token)
+    elif method == "open_writer":
+        async with storage.open_writer(key, cancellation=token) as writer:
+            await writer.write_part(0, [b"data"])
+    elif method == "open_reader":
+        async with storage.open_reader(key, first_bytes=1, cancellation=token) as reader:
+            await reader.read_range(0, 1)
+    elif method == "read_range":
+        await storage.read_range(key, 0, 1, cancellation=token)
+    elif method == "read_ranges":
+        into = [memoryview(bytearray(1))]
+        await storage.read_ranges(key, [ByteRange(0, 1)], into, cancellation=token)
+    elif method == "list":
+        async for _ in storage.list(key, cancellation=token):
+            pass
+    else:
+        await getattr(storage, method)(key, cancellation=token)
+
+
+class ReadingContract(StorageMedium):
+    """Exactly the bytes of one version, or an error that says why not."""
+
+    @pytest.mark.parametrize("policy", _POLICIES)
+    @pytest.mark.parametrize("name", _RANGES)
+    async def test_ranges_into_buffers(self, storage: ICheckpointStorage, name: str, policy: str) -> None:
+        data = pattern(100_000, seed=7)
+        await self.raw_put("key", data)
+        ranges = [ByteRange(*pair) for pair in _RANGES[name]]
+        buffers = [bytearray(r.size) for r in ranges]
+        await storage.read_ranges("key", ranges, [memoryview(b) for b in buffers], policy=_POLICIES[policy])
+        assert [bytes(b) for b in buffers] == [data[r.start : r.end] for r in ranges]
+
+    @pytest.mark.parametrize("name", _RANGES)
+    async def test_filled_is_called_once_for_each_full_buffer(
+        self, storage: ICheckpointStorage, name: str
+    ) -> None:
+        data = pattern(100_000, seed=8)
+        await self.raw_put("key", data)
+        ranges = [ByteRange(*pair) for pair in _RANGES[name]]
+        buffers = [bytearray(r.size) for r in ranges]
+        lock, seen = threading.Lock(), dict[int, bytes]()
+
+        def filled(i: int) -> None:
+            with lock:
+                assert i not in seen
+                seen[i] = bytes(buffers[i])
+
+        async with storage.open_reader("key") as reader:
+            await reader.read_ranges(ranges, [memoryview(b) for b in buffers], filled=filled)
+        for i, wanted in enumerate(ranges):
+            assert not wanted.size or seen[i] == data[wanted.start : wanted.end]
+
+    @pytest.mark.parametrize("first_bytes", [0, 1, 999, 1000, 5000])
+    async def test_a_reader_brings_the_first_bytes(
+        self, storage: ICheckpointStorage, first_bytes: int
+    ) -> None:
+        data = pattern(1000, seed=9)
+        await self.raw_put("key", data)
+        async with storage.open_reader("key", first_bytes=first_bytes) as reader:
+            assert reader.first == data[:first_bytes]
+            assert (reader.info.key, reader.info.size) == ("key", 1000)
+            assert await reader.read_range(10, 20) == data[10:20]
+            assert reader.info.version == (await storage.stat("key")).version
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 101), (100, 101), (101, 101), (-1, 5), (5, 4)])
+    async def test_ranges_that_leave_the_object(
+        self, storage: ICheckpointStorage, start: int, end: int
+    ) -> None:
+        await self.raw_put("key", bytes(100))
+        with pytest.raises(RangeError):
+            await storage.read_ranges(
+                "key", [ByteRange(start, end)], [memoryview(bytearray(max(0, end - start)))]
+            )
+
+    async def test_empty_objects(self, storage: ICheckpointStorage) -> None:
+        await self.raw_put("key", b"")
+        async with storage.open_reader("key", first_bytes=100) as reader:
+            assert reader.first == b""
+            assert await reader.read_range(0, 0) == b""
+        assert await storage.read("key") == b""
+        assert (await storage.stat("key")).size == 0
+
+    async def test_a_map_is_private_and_outlives_its_reader(self, storage: ICheckpointStorage) -> None:
+        data = pattern(10_000, seed=10)
+        await self.raw_put("key", data)
+        async with storage.open_reader("key") as reader:
+            mapped = await run_in_thread(reader.map)
+        if mapped is None:
+            return
+        assert bytes(mapped) == data
+        mapped[:3] = b"xyz"
+        assert bytes(mapped[:4]) == b"xyz" + data[3:4]
+        mapped.release()
+        await self.assert_medium({"key": data})
+
+    @pytest.mark.parametrize("change", ["write", "delete"])
+    @pytest.mark.parametrize("size", [20_000, 9000])
+    async def test_a_reader_never_mixes_versions(
+        self, storage: ICheckpointStorage, change: str, size: int
+    ) -> None:
+        old, new = pattern(20_000, seed=11), pattern(size, seed=12)
+        await self.raw_put("key", old)
+        async with storage.open_reader("key", first_bytes=100) as reader:
+            begin = await reader.read_range(0, 10_000)
+            if change == "write":
+                await storage.write("key", new)
+            else:
+                await storage.delete("key")
+            try:
+                end = await reader.read_range(10_000, 20_000)
+            except (ObjectChangedError, ObjectNotFoundError):
+                end = old[10_000:]
+            assert begin + end == old
+
+    @pytest.mark.parametrize("method", ["open_reader", "read", "read_range", "read_ranges", "stat"])
+    async def test_what_is_not_there(self, storage: ICheckpointStorage, method: str) -> None:
+        await self.raw_put("folder/key", b"data")
+        for key in ("absent", "folder", "folder/ke", "folder/key/below", "fol"):
+            with pytest.raises(ObjectNotFoundError):
+                await call(storage, method, key, None)
+            assert not await storage.exists(key)
+        assert await storage.exists("folder/key")
+
+    async def test_delete(self, storage: ICheckpointStorage) -> None:
+        await self.raw_put("a/one", b"1")
+        await self.raw_put("a/two", b"2")
+        await storage.delete("a/one")
+        await storage.delete("a/one")
+        await storage.delete("a")
+        with pytest.raises(ObjectNotFoundError):
+            await storage.delete("a/one", missing_ok=False)
+        await self.assert_medium({"a/two": b"2"})
+
+    # -- listing -----------------------------------------------------------------------------------------------
+
+    async def test_list_is_ordered_and_takes_prefixes(self, storage: ICheckpointStorage) -> None:
+        keys = [
+            "Z",
+            "run/a-1",
+            "run/a.b",
+            "run/a/1",
+            "run/a/2/x",
+            "run/a0",
+            "run/b",
+            "runner/x",
+            "zü/é",
+            "模/型",
+        ]
+        for key in reversed(keys):
+            await self.raw_put(key, key.encode())
+        for prefix in ("", "r", "run", "run/", "run/a", "run/a/", "run/a/2/x", "run/c", "none/", "zü/", "模"):
+            found = [info async for info in storage.list(prefix)]
+            assert [info.key for info in found] == [key for key in keys if key.startswith(prefix)]
+            assert [info.size for info in found] == [len(info.key.encode()) for info in found]
+
+    async def test_list_is_never_stale(self, storage: ICheckpointStorage) -> None:
+        assert [info.key async for info in storage.list()] == []
+        await storage.write("run/a", b"1")
+        assert [info.size async for info in storage.list("run/")] == [1]
+        await self.raw_put("run/b", b"22")
+        await storage.write("run/a", b"333")
+        assert [info.size async for info in storage.list("run/")] == [3, 2]
+        await storage.delete("run/a")
+        assert [info.key async for info in storage.list("run/")] == ["run/b"]
+
+    async def test_list_past_one_page(self, storage: ICheckpointStorage) -> None:
+        keys = [f"many/{i:05d}" for i in range(self.many_keys)]
+        await fan_out(lambda key: self.raw_put(key, b""), keys, limit=8)
+        assert [info.key async for info in storage.list("many/")] == keys
+
+    async def test_a_listing_may_be_left_early(self, storage: ICheckpointStorage) -> None:
+        for key in ("a", "b", "c"):
+            await self.raw_put(key, b"")
+        listing = storage.list()
+        assert (await anext(aiter(listing))).key == "a"
+        await listing.aclose()  # type: ignore[attr-defined]  # it is an async generator
+
+    # -- what every method does first --------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("method", METHODS)
+    async def test_hostile_keys_never_reach_the_backend(
+        self, storage: ICheckpointStorage, method: str
+    ) -> None:
+        counting = CountingStorage(storage)
+        for key in HOSTILE_KEYS:
+            if method == "list" and key in ("", "a/"):
+                continue  # a fine prefix
+            with pytest.raises(InvalidKeyError):
+                await call(counting, method, key, None)
+        assert counting.log == []
+
+    @pytest.mark.parametrize("method", METHODS)
+    async def test_a_fired_token_stops_it_at_once(self, storage: ICheckpointStorage, method: str) -> None:
+        await self.raw_put("key", b"old")
+        source = CancellationTokenSource()
+        source.cancel("enough")
+        counting = CountingStorage(storage)
+        with pytest.raises(OperationCancelledError, match="enough"):
+            await call(counting, method, "key", source.token)
+        assert counting.log == []
+        await self.assert_medium({"key": b"old"})
