@@ -33,6 +33,7 @@ _MORE_BLOCKING_CALLS = (
 
 # (end of a file's path, functions) below which blocking is nobody's fault here.
 _MAY_BLOCK: tuple[tuple[str, set[str]], ...] = (
+    ("asyncckpt/_lazy.py", {"get"}),  # an import that somebody wrote where it stands
     ("asyncckpt/storage/factory.py", {"open_storage"}),  # no coroutine: it imports where it is called
     ("importlib/metadata/__init__.py", {"version", "distribution"}),
     ("linecache.py", {"checkcache", "updatecache", "getlines"}),

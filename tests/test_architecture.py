@@ -17,6 +17,7 @@ from asyncckpt import errors
 
 PACKAGE = Path(asyncckpt.__file__).parent
 LEVELS = {
+    "_lazy": 0,
     "errors": 0,
     "arguments": 1,
     "cancellation": 1,
@@ -69,6 +70,32 @@ def test_no_import_points_up(path: Path) -> None:
         assert (own, other) not in SIBLINGS, f"{own} and {other} are siblings"
         if other == "testing":
             assert own == "testing"
+
+
+# The rooms of `formats` and `storage`: a format or a backend may use what all share, and its declared parent.
+SHARED = {"formats": {"kit", "base"}, "storage": {"http"}}
+PARENTS = {("sdz", "sdnb")}
+
+
+@pytest.mark.parametrize("layer", SHARED)
+def test_no_room_looks_into_another(layer: str) -> None:
+    rooms = {path.name for path in (PACKAGE / layer).iterdir() if (path / "__init__.py").exists()}
+    assert len(rooms) > 4
+    for path in (PACKAGE / layer).rglob("*/*.py"):
+        own = path.relative_to(PACKAGE / layer).parts[0]
+        for name in imported_names(path):
+            if not name.startswith(f"asyncckpt.{layer}."):
+                continue
+            other = name.split(".")[2]
+            allowed = other == own or other not in rooms or other in SHARED[layer] or (own, other) in PARENTS
+            assert allowed, f"{path.relative_to(PACKAGE)} imports {name}: {own} must not know {other}"
+
+
+def test_no_room_is_a_corridor() -> None:
+    for folder in (path.parent for path in PACKAGE.rglob("__init__.py")):
+        assert len(list(folder.glob("*.py"))) <= 20, (
+            f"{folder.relative_to(PACKAGE.parent)} has too many modules"
+        )
 
 
 def test_model_does_no_io() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.testing.formats.contract import FormatContract
+from asyncckpt.testing import FormatContract
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""GPTRSCHK and GPTRSTEN: the files of gpt-rs."""

@@ -1,0 +1,1 @@
+"""What all formats are made of: plans and indexes, the block, JSON and ZIP, encoding and decoding."""

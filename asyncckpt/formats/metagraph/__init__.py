@@ -1,0 +1,1 @@
+"""METAGRAPH: bundles, compressed, encrypted, signed, and deltas of others."""

@@ -1,0 +1,1 @@
+"""MLCP: one file, the default format; and sets of `.shard` files."""

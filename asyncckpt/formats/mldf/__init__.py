@@ -1,0 +1,1 @@
+"""MLDF: a table of samples and fields."""

@@ -1,0 +1,1 @@
+"""safetensors: one file, and Hugging Face's sets of them."""

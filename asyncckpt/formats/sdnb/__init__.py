@@ -1,0 +1,1 @@
+"""SDNB: SameDiff models, in one file or in shards."""

@@ -1,0 +1,1 @@
+"""SDZ: SameDiff models in a ZIP archive, compressed or stored."""

@@ -1,0 +1,1 @@
+"""MLDF tables, cell by cell."""

@@ -1,0 +1,1 @@
+"""Writing a checkpoint: staged, planned, written in parts, committed."""

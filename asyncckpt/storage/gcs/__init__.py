@@ -1,0 +1,1 @@
+"""Google Cloud Storage, over gcsfs's session."""

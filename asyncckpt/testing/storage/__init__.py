@@ -1,0 +1,1 @@
+"""The contract of storages, and storages around a storage."""

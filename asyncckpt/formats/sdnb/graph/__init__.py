@@ -1,0 +1,1 @@
+"""The FlatBuffers of SameDiff's graphs: read, built and amended."""
