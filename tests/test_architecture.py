@@ -93,7 +93,7 @@ def test_no_room_looks_into_another(layer: str) -> None:
 
 def test_no_room_is_a_corridor() -> None:
     for folder in (path.parent for path in PACKAGE.rglob("__init__.py")):
-        assert len(list(folder.glob("*.py"))) <= 20, (
+        assert len(list(folder.glob("*.py"))) <= 16, (
             f"{folder.relative_to(PACKAGE.parent)} has too many modules"
         )
 
