@@ -393,6 +393,9 @@ async def commit_shielded(
 async def abort_shielded(writer: ObjectWriter, key: str, error: BaseException) -> None:
     """Remove an unfinished object whoever cancels. `error`, which led here, stays the one to be raised."""
     outcome = await shield(writer.abort(), timeout=CLEANUP_TIMEOUT)
+    if outcome.error is not None and not isinstance(outcome.error, Exception):
+        # A second Ctrl-C has hit the removal itself; an abort is right in any state.
+        outcome = await shield(writer.abort(), timeout=CLEANUP_TIMEOUT)
     if outcome.error is not None:
         error.add_note(f"what was written of {key!r} could not be removed: {outcome.error}")
     if not isinstance(error, asyncio.CancelledError):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import selectors
 import signal
 import sys
 import threading
@@ -30,6 +31,10 @@ def main(location: str, options: str, mebibytes: int, event_number: int) -> None
     def press_twice() -> None:
         task = tasks[0]
         for presses in (1, 2):
+            if presses == 2:
+                # In the midst of Python code it may interrupt anything, the cleaning up of others included; nearly
+                # always it comes while the loop waits, and so it does here.
+                _wait_until_the_loop_waits()
             os.kill(os.getpid(), signal.SIGINT)
             deadline = time.monotonic() + _PATIENCE
             while task.cancelling() < presses and not task.done() and time.monotonic() < deadline:
@@ -52,6 +57,16 @@ def main(location: str, options: str, mebibytes: int, event_number: int) -> None
         asyncio.run(run())
     _wait_out(pressing)
     print(json.dumps({"committed": events[-1].committed, "events": len(events)}))
+
+
+def _wait_until_the_loop_waits() -> None:
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if sys._current_frames()[main_thread].f_code.co_filename == selectors.__file__:
+            return
+        time.sleep(0.0001)
 
 
 def _wait_out(pressing: list[threading.Thread]) -> None:
