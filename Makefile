@@ -30,7 +30,7 @@ test: $(VENV)/.installed-test ## everything: all suites on real servers, then op
 	$(PYTEST) $(PARALLEL)
 	$(PYTEST) $(PARALLEL) --loop=uvloop $(UVLOOP_SUITES)
 
-test-quick: $(VENV)/.installed-quick ## what needs no server: under a minute
+test-quick: $(VENV)/.installed-quick ## what needs no server: a minute or two
 	$(PYTEST) $(PARALLEL) -m "not server and not soak and not thorough"
 
 test-uvloop: $(VENV)/.installed-test ## operations and storages on uvloop
