@@ -16,7 +16,7 @@ from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.shard import ShardData
 from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage.contract import StorageContract
+from tests.storage.memory_contract import MemoryContract
 
 HOOKS_WITH_A_DEFAULT = frozenset({"_close"})
 
@@ -37,22 +37,8 @@ BusyStorage: type[MemoryStorage] = type("BusyStorage", (MemoryStorage,), BUSY)
 """A backend whose own methods have the names that its author would think of first."""
 
 
-class TestBusyStorage(StorageContract):
-    @pytest.fixture(autouse=True)
-    def medium(self) -> None:
-        self.memory = BusyStorage()
-
-    async def make_storage(self) -> MemoryStorage:
-        return self.memory
-
-    async def raw_objects(self) -> dict[str, bytes]:
-        return {key: stored.data for key, stored in self.memory._objects.items()}
-
-    async def raw_leftovers(self) -> list[str]:
-        return self.memory.unfinished
-
-    async def raw_put(self, key: str, data: bytes) -> None:
-        self.memory._store(key, data, exclusive=False, write_id="raw")
+class TestBusyStorage(MemoryContract):
+    kind = BusyStorage
 
 
 def test_nothing_of_the_base_classes_looks_like_a_hook_and_is_none() -> None:

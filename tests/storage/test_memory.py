@@ -8,25 +8,11 @@ import pytest
 
 from asyncckpt.storage import memory
 from asyncckpt.storage.memory import MemoryStorage
-from asyncckpt.testing.storage.contract import StorageContract
+from tests.storage.memory_contract import MemoryContract
 
 
-class TestMemoryStorage(StorageContract):
-    @pytest.fixture(autouse=True)
-    def medium(self) -> None:
-        self.memory = MemoryStorage()
-
-    async def make_storage(self) -> MemoryStorage:
-        return self.memory
-
-    async def raw_objects(self) -> dict[str, bytes]:
-        return {key: stored.data for key, stored in self.memory._objects.items()}
-
-    async def raw_leftovers(self) -> list[str]:
-        return self.memory.unfinished
-
-    async def raw_put(self, key: str, data: bytes) -> None:
-        self.memory._store(key, data, exclusive=False, write_id="raw")
+class TestMemoryStorage(MemoryContract):
+    pass
 
 
 async def test_two_storages_share_nothing() -> None:
