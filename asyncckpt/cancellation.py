@@ -29,7 +29,7 @@ from typing import Self, TypeAlias, cast
 
 from asyncckpt.errors import OperationCancelledError
 
-__all__ = ["CancelScope", "CancellationToken", "CancellationTokenSource", "bind"]
+__all__ = ["CancelScope", "CancellationToken", "CancellationTokenSource", "cancel_scope"]
 
 _logger = logging.getLogger("asyncckpt")
 _Callback: TypeAlias = Callable[[str | None], None]
@@ -380,8 +380,8 @@ def _source_of(callback: _Callback) -> CancellationTokenSource | None:
     return None
 
 
-def bind(token: CancellationToken | None) -> CancelScope:
-    """The scope that a public call runs in: `async with bind(cancellation) as scope`. None: no token."""
+def cancel_scope(token: CancellationToken | None) -> CancelScope:
+    """The scope that a public call runs in: `async with cancel_scope(cancellation) as scope`. None: no token."""
     return (token or _NEVER).scope()
 
 

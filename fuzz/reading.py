@@ -9,8 +9,8 @@ from typing import TypeVar
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, TruncatedError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
-from asyncckpt.formats.kit.index import Extent, Index, Need, SourceInfo, parse_bytes
-from asyncckpt.model.state.tree import flat_structure, rebuild
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, Need, parse_bytes
+from asyncckpt.model.state.tree import flat_tree, rebuild
 from fuzz.files import Siblings, split
 
 R = TypeVar("R")
@@ -35,7 +35,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
     """Everything there is. Raises what the parsers raise, AssertionError for an index that can't be served."""
     first, *others = split(data)
     siblings = Siblings(others)
-    index = parse_bytes(format.parse(SourceInfo(name, len(first))), memoryview(first), siblings)
+    index = parse_bytes(format.parse(FileInfo(name, len(first))), memoryview(first), siblings)
     files = [memoryview(first), *(siblings[file] for file in index.files[1:])]
     _check_promises(index, files)
     arrays = {}
@@ -49,7 +49,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
             # One tensor that can't be decoded is no reason to leave the others alone.
             continue
         arrays[stored.name] = to_array(stored, view)
-    tree = flat_structure(list(arrays)) if index.tree is None else index.tree
+    tree = flat_tree(list(arrays)) if index.tree is None else index.tree
     rebuild(tree, arrays, leaves="numpy", partial=True)
     return index
 
@@ -68,7 +68,7 @@ def _check_promises(index: Index, files: list[memoryview]) -> None:
     for digest in index.digests:
         for extent in (digest.extent, *digest.zeroed):
             _require_inside(extent, files, digest.what)
-    for extent in index.structure or ():
+    for extent in index.header_extents or ():
         _require_inside(extent, files, "the structure")
     json.dumps(dict(index.details), allow_nan=False).encode()
 

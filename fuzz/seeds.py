@@ -15,7 +15,7 @@ import numpy as np
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import SourceInfo, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo, parse_bytes
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
 from asyncckpt.formats.mlcp.file import MlcpFormat
@@ -92,7 +92,7 @@ def files_of(
     views = shard.views
     counts = [len(views) // shards] * (shards - 1)
     content = Content(
-        shard.tensor_info, (*counts, len(views) - sum(counts)), about or CheckpointMetadata(), flat.structure
+        shard.tensor_info, (*counts, len(views) - sum(counts)), about or CheckpointMetadata(), flat.tree
     )
     files = []
     for plan in format.plan(content, name=f"model{format.extension}"):
@@ -131,7 +131,7 @@ def format_seeds() -> Iterator[tuple[str, bytes]]:
 def _delta() -> list[bytes]:
     state = {"a": np.arange(4, dtype="<f4"), "b": np.arange(5, dtype="<i4")}
     (base,) = files_of(MetagraphFormat(), state)
-    index = parse_bytes(MetagraphFormat().parse(SourceInfo("base.mgb", len(base))), memoryview(base))
+    index = parse_bytes(MetagraphFormat().parse(FileInfo("base.mgb", len(base))), memoryview(base))
     changed = {**state, "b": np.arange(1, 6, dtype="<i4")}
     (delta,) = files_of(MetagraphFormat(base=base_bundle(index, "base.mgb")), changed)
     return [delta, base]
@@ -145,7 +145,7 @@ def side_seeds() -> Iterator[tuple[str, bytes]]:
     updater = {"w": {"m": np.zeros((2, 3), "<f4")}}
     yield "flatgraph", build_graph(specs, [("a", "b"), ("c", "größe")], updater_state=updater).data
     for state in states():
-        yield "structure", json.dumps(flatten(state).structure).encode()
+        yield "structure", json.dumps(flatten(state).tree).encode()
     yield "structure", b'{"d":["a",{"i":"12"},"b",[null,true,1,"s",{"f":"inf"},{"t":"w","k":"torch"}]]}'
     yield (
         "block",

@@ -12,7 +12,7 @@ from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.metadata_json import MetadataSerializer
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.kit.zip import ZipLimits, read_archive
@@ -34,7 +34,7 @@ from asyncckpt.formats.sdnb.graph.read import read_graph
 from asyncckpt.formats.sdnb.java_manifest import decode_manifest, encode_manifest
 from asyncckpt.formats.sdz.format import SdzFormat
 from asyncckpt.model.state.payloads import payload_names
-from asyncckpt.model.state.tree import flat_structure, rebuild, structure_names, structure_values
+from asyncckpt.model.state.tree import flat_tree, rebuild, tree_names, tree_values
 from fuzz.files import split
 from fuzz.reading import drive, read_all
 
@@ -62,7 +62,7 @@ def _sdnb(data: bytes) -> None:
     count = len(split(data))
     read_all(SdnbFormat(), data, "model.sdnb" if count == 1 else f"model.shard0-of-{count}.sdnb")
     if count == 1:
-        change = drive(amend(SourceInfo("model.sdnb", len(data)), {"note": "new"}), memoryview(data))
+        change = drive(amend(FileInfo("model.sdnb", len(data)), {"note": "new"}), memoryview(data))
         assert change.kept_start <= change.kept_end <= len(data)
         new = change.head + data[change.kept_start : change.kept_end] + change.tail
         index = read_all(SdnbFormat(), new, "model.sdnb")
@@ -72,7 +72,7 @@ def _sdnb(data: bytes) -> None:
 def _sniff(data: bytes) -> None:
     for name in ("model", "model.safetensors.index.json", "model.metadata.json", "a.shard0-of-2.sdnb"):
         for size in (len(data), 1 << 40):
-            source = SourceInfo(name, size)
+            source = FileInfo(name, size)
             found = [
                 registry.get_format(f).sniff(memoryview(data)[:64], source) for f in registry.format_names()
             ]
@@ -80,7 +80,7 @@ def _sniff(data: bytes) -> None:
 
 
 def _zip_directory(data: bytes) -> None:
-    archive = drive(read_archive(SourceInfo("a.sdz", len(data)), _SMALL_ZIP), memoryview(data))
+    archive = drive(read_archive(FileInfo("a.sdz", len(data)), _SMALL_ZIP), memoryview(data))
     for entry in archive.entries.values():
         assert 0 <= entry.data_offset <= entry.end <= archive.directory_offset <= len(data)
 
@@ -104,7 +104,7 @@ def _flatgraph(data: bytes) -> None:
 
 def _mldf_table(data: bytes) -> None:
     view = memoryview(data)
-    layout = drive(parse_layout(SourceInfo("t.mldf", len(data))), view)
+    layout = drive(parse_layout(FileInfo("t.mldf", len(data))), view)
     fields, _ = drive(parse_schema(layout), view)
     header, width = layout.header, layout.row_bytes
     for sample in range(min(header.num_samples, _MOST_CELLS // max(1, len(fields)))):
@@ -142,13 +142,13 @@ def _metadata_json(data: bytes) -> None:
 
 def _structure(data: bytes) -> None:
     structure = load_json(data, "the tree")
-    names = structure_names(structure)
+    names = tree_names(structure)
     arrays = {name: np.zeros((2,), np.float32) for name in names}
     payloads = {name: np.zeros((2,), np.uint8) for name in payload_names(structure)}
     rebuild(structure, arrays | payloads, leaves="numpy")
     rebuild(structure, payloads, leaves="numpy", partial=True)
-    list(structure_values(structure))
-    rebuild(flat_structure(names), arrays)
+    list(tree_values(structure))
+    rebuild(flat_tree(names), arrays)
 
 
 def _block(data: bytes) -> None:

@@ -12,12 +12,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from typing import Any, Final, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from typing import Any, Final
 
 _MANY_OBJECTS = 20_000
 _LONG_PAUSE_SECONDS = 0.02
@@ -68,23 +65,13 @@ _PAUSES = _Pauses()
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
-    """No automatic garbage collection inside the block; reference counting goes on."""
+def gc_paused() -> Iterator[None]:
+    """No automatic garbage collection inside the block; reference counting goes on. Also `gc_paused()(function)`."""
     _PAUSES.begin()
     try:
         yield
     finally:
         _PAUSES.end()
-
-
-def without_collection(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run inside `collection_paused`."""
-
-    def paused(*args: P.args, **options: P.kwargs) -> T:
-        with collection_paused():
-            return function(*args, **options)
-
-    return paused
 
 
 def dismantle(tree: Any, kinds: Set[type] = _CONTAINERS) -> None:

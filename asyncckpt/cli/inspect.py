@@ -42,7 +42,7 @@ def _as_json(checkpoint: Checkpoint, head: bytes | None) -> Json:
         "format": checkpoint.format,
         "version": checkpoint.version,
         "size": checkpoint.size,
-        "files": [file.place.name for file in checkpoint.files],
+        "files": [file.location.name for file in checkpoint.files],
         "warnings": list(checkpoint.warnings),
         "metadata": _metadata_json(checkpoint),
         "details": dict(checkpoint.details),

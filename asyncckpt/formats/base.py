@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from asyncckpt._aio import run_in_thread
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import LayoutError, NotRepresentableError
 from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import Extent, Index, ParseSteps, Seal, SourceInfo, parse_bytes
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, Seal, parse_bytes
 from asyncckpt.formats.kit.plan import AnyPlan, Content
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import as_bytes_view
@@ -48,7 +48,7 @@ class ICheckpointFormat(ABC):
         return self.dtypes is None or PAYLOAD_DTYPE in self.dtypes
 
     @abstractmethod
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         """Whether a file that begins with these bytes (at least 64, or all) is of this format."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class ICheckpointFormat(ABC):
         """
 
     @abstractmethod
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         """A generator that asks for byte ranges and returns the index. Raises FormatError subclasses only."""
 
     def leader_prefix(self, name: str) -> str | None:
@@ -99,14 +99,14 @@ class ICheckpointFormat(ABC):
         cancellation: CancellationToken | None = None,
     ) -> bytes:
         """All shards as one file in memory. Raises as `plan` does, and LayoutError for sets of files."""
-        async with bind(cancellation):
+        async with cancel_scope(cancellation):
             return await run_in_thread(self.__serialize, shards, metadata)
 
     async def deserialize(
         self, data: Buffer, *, cancellation: CancellationToken | None = None
     ) -> tuple[list[ShardData], CheckpointMetadata]:
         """The shards of a file in memory, verified, as views of `data` where possible. Raises FormatError."""
-        async with bind(cancellation):
+        async with cancel_scope(cancellation):
             return await run_in_thread(self.__deserialize, data)
 
     def __serialize(self, shards: Sequence[ShardData], metadata: CheckpointMetadata) -> bytes:
@@ -118,7 +118,7 @@ class ICheckpointFormat(ABC):
 
     def __deserialize(self, data: Buffer) -> tuple[list[ShardData], CheckpointMetadata]:
         view = memoryview(data).toreadonly().cast("B")
-        index = parse_bytes(self.parse(SourceInfo(f"checkpoint{self.extension}", len(view))), view)
+        index = parse_bytes(self.parse(FileInfo(f"checkpoint{self.extension}", len(view))), view)
         return read_shards(index, view), index.metadata
 
 

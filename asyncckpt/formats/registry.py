@@ -17,7 +17,7 @@ from typing import cast
 from asyncckpt.arguments import checked, did_you_mean
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.shipped import SHIPPED
 
 ENTRY_POINT_GROUP = "asyncckpt.formats"
@@ -45,7 +45,7 @@ def format_for_name(file_name: str) -> ICheckpointFormat | None:
     return None if best is None else get_format(best)
 
 
-def sniff(head: memoryview, source: SourceInfo) -> ICheckpointFormat:
+def sniff(head: memoryview, source: FileInfo) -> ICheckpointFormat:
     """The format of a file, by its first bytes. Raises UnknownFormatError with what was found there."""
     for candidate in _candidates(head):
         if candidate.sniff(head, source):

@@ -179,7 +179,7 @@ class Chunking:
     def of_tensor(self, tensor: int, checksums: Checksums) -> Checksums:
         return checksums[self.first[tensor] : self.first[tensor + 1]]
 
-    def pieces(self, tensor: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def cut(self, tensor: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Cut [start, end) of a tensor at its chunk borders: (chunk, piece start, piece end)."""
         while start < end:
             chunk = start // self.chunk_bytes

@@ -12,18 +12,18 @@ from typing import TypeVar
 
 from asyncckpt._aio import fan_out, run_in_thread
 from asyncckpt.arguments import checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import (
     CheckpointNotFoundError,
     ObjectChangedError,
     ObjectNotFoundError,
     UnsupportedOperationError,
 )
-from asyncckpt.formats.kit.index import Need, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Need
 from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
-from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
+from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
 from asyncckpt.operations.reading.leader import find_leader
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 
@@ -46,23 +46,23 @@ async def add_metadata(
     Raises CheckpointNotFoundError, FormatError subclasses (a damaged file is left alone), ObjectChangedError when
     somebody else replaced the file meanwhile, StorageError subclasses, OperationCancelledError.
     """
-    async with bind(cancellation), resolve(location, storage_options) as place:
-        async with _open(place) as (found, reader):
-            source = SourceInfo(found.name, reader.info.size)
+    async with cancel_scope(cancellation), resolve(location, storage_options) as resolved:
+        async with _open(resolved) as (found, reader):
+            source = FileInfo(found.name, reader.info.size)
             change = await _drive(amend(source, metadata), reader)
             return await _replace(found, reader, change)
 
 
 @asynccontextmanager
-async def _open(place: Place) -> AsyncIterator[tuple[Place, ObjectReader]]:
+async def _open(location: ObjectLocation) -> AsyncIterator[tuple[ObjectLocation, ObjectReader]]:
     """The file, or shard 0 of the set that has its name as a base."""
-    if not await place.storage.exists(place.key):
-        leader = await find_leader(place, SdnbFormat())
+    if not await location.storage.exists(location.key):
+        leader = await find_leader(location, SdnbFormat())
         if leader is None:
-            raise CheckpointNotFoundError(f"there is no checkpoint at {place.shown}")
-        place = leader
-    async with place.storage.open_reader(place.key, first_bytes=FIRST_BYTES) as reader:
-        yield place, reader
+            raise CheckpointNotFoundError(f"there is no checkpoint at {location.display}")
+        location = leader
+    async with location.storage.open_reader(location.key, first_bytes=FIRST_BYTES) as reader:
+        yield location, reader
 
 
 async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader) -> T:
@@ -89,35 +89,37 @@ async def _answer(need: Need, reader: ObjectReader) -> memoryview:
     return memoryview(await reader.read_range(start, end))
 
 
-async def _replace(place: Place, reader: ObjectReader, change: Amendment) -> ObjectInfo:
+async def _replace(location: ObjectLocation, reader: ObjectReader, change: Amendment) -> ObjectInfo:
     if change.size <= SMALL_FILE_BYTES:
         kept = await reader.read_range(change.kept_start, change.kept_end)
-        await _require_unchanged(place, reader)
-        return await place.storage.write(place.key, [change.head, kept, change.tail])
-    async with place.storage.open_writer(place.key, size=change.size) as writer:
-        copier = _Copier(place, reader, change, writer)
-        limit = writer.concurrency if place.storage.capabilities.any_order else 1
+        await _require_unchanged(location, reader)
+        return await location.storage.write(location.key, [change.head, kept, change.tail])
+    async with location.storage.open_writer(location.key, size=change.size) as writer:
+        copier = _Copier(location, reader, change, writer)
+        limit = writer.concurrency if location.storage.capabilities.any_order else 1
         await fan_out(copier.write, range(-(-change.size // writer.part_bytes)), limit=limit)
-        await _require_unchanged(place, reader)
+        await _require_unchanged(location, reader)
     assert writer.committed is not None
     return writer.committed
 
 
-async def _require_unchanged(place: Place, reader: ObjectReader) -> None:
+async def _require_unchanged(location: ObjectLocation, reader: ObjectReader) -> None:
     """Parts were copied from whatever the key meant at that moment: it must still be what was read."""
     try:
-        info = await place.storage.stat(place.key)
+        info = await location.storage.stat(location.key)
     except ObjectNotFoundError as error:
-        raise ObjectChangedError(f"{place.shown} was deleted while metadata was being added") from error
+        raise ObjectChangedError(f"{location.display} was deleted while metadata was being added") from error
     if info.version != reader.info.version:
-        raise ObjectChangedError(f"{place.shown} was replaced while metadata was being added")
+        raise ObjectChangedError(f"{location.display} was replaced while metadata was being added")
 
 
 class _Copier:
     """Writes the parts of the new file: those that hold nothing but arrays are copied."""
 
-    def __init__(self, place: Place, reader: ObjectReader, change: Amendment, writer: ObjectWriter) -> None:
-        self._place = place
+    def __init__(
+        self, location: ObjectLocation, reader: ObjectReader, change: Amendment, writer: ObjectWriter
+    ) -> None:
+        self._location = location
         self._reader = reader
         self._change = change
         self._writer = writer
@@ -127,7 +129,7 @@ class _Copier:
         end = min(self._change.size, start + self._writer.part_bytes)
         if self._change.kept_start <= start and end <= self._change.kept_end:
             try:
-                await self._writer.copy_part(index, self._place.key, start, end)
+                await self._writer.copy_part(index, self._location.key, start, end)
                 return
             except UnsupportedOperationError:
                 pass  # then it goes through this process

@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import CheckpointError, MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Index, StoredTensor
@@ -19,17 +19,17 @@ from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.state.payloads import PAYLOAD_DTYPE, payload_names
 from asyncckpt.model.state.tree import is_small
-from asyncckpt.operations.location import Location, Place, StorageOptions, resolve
+from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
 from asyncckpt.operations.reading.fetch import Fetcher
 from asyncckpt.operations.reading.files import OpenFile, OpenFiles
 from asyncckpt.operations.reading.plan import join_pieces
-from asyncckpt.operations.reading.slices import Index as SliceIndex
+from asyncckpt.operations.reading.slices import Index as Subscript
 from asyncckpt.operations.reading.slices import normal_index
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     INLINE_TENSORS,
-    hearing_retries,
-    run_sized,
+    reporting_retries_to,
+    run_inline_or_threaded,
     run_unless,
     working_threads,
 )
@@ -41,7 +41,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        place: Place,
+        location: ObjectLocation,
         format: ICheckpointFormat,
         index: Index,
         files: Sequence[OpenFile],
@@ -50,7 +50,7 @@ class Checkpoint:
     ) -> None:
         self.threads = threads
         self._closed = False
-        self._place = place
+        self._location = location
         self._format = format
         self._index = index
         self._files = files
@@ -66,7 +66,7 @@ class Checkpoint:
         self._tensors = MappingProxyType({**single, **joined})
 
     def __repr__(self) -> str:
-        return f"<Checkpoint {self._place.shown}: {self.format} {self.version}, {len(self._tensors)} tensors>"
+        return f"<Checkpoint {self._location.display}: {self.format} {self.version}, {len(self._tensors)} tensors>"
 
     @property
     def format(self) -> str:
@@ -94,7 +94,7 @@ class Checkpoint:
 
     @property
     def tree(self) -> Json:
-        """The structure of the state that was saved; None for a foreign file."""
+        """The tree of the state that was saved; None for a foreign file."""
         return self._index.tree
 
     @property
@@ -146,18 +146,20 @@ class Checkpoint:
     async def read_many(
         self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Several tensors in few requests; those named in `into` are filled in place.
+        """Several tensors in few requests; those named in `into` are filled in resolved.
 
         Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
         """
         self._require_open()
-        plain, direct = await run_sized(self.threads, len(names), self._to_read, names, into or {})
+        plain, direct = await run_inline_or_threaded(
+            self.threads, len(names), self._to_read, names, into or {}
+        )
         arrays = await self._fetcher.read(plain, direct)
         for name in names:
             if name in self._joined:
                 joined = self._joined[name]
                 arrays[name] = joined.assemble(await self._fetcher.read(joined.stored))
-        return await run_sized(self.threads, len(names), _placed, names, arrays, into or {})
+        return await run_inline_or_threaded(self.threads, len(names), _placed, names, arrays, into or {})
 
     def _to_read(
         self, names: Sequence[str], into: Mapping[str, np.ndarray]
@@ -169,7 +171,7 @@ class Checkpoint:
         return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
 
     @checked
-    async def read_slice(self, name: str, index: SliceIndex) -> np.ndarray:
+    async def read_slice(self, name: str, index: Subscript) -> np.ndarray:
         """A slice of one tensor, from its own bytes alone, rounded to checksum chunks.
 
         The index is made of integers, slices and `...`, as numpy takes them, alone or in a tuple. Raises as `read`
@@ -204,7 +206,7 @@ class Checkpoint:
     def _require_open(self) -> None:
         if self._closed:
             raise CheckpointError(
-                f"{self._place.shown} is closed; read inside the block of open_checkpoint, or open it again"
+                f"{self._location.display} is closed; read inside the block of open_checkpoint, or open it again"
             )
 
     def _find(self, name: str) -> StoredTensor:
@@ -212,7 +214,7 @@ class Checkpoint:
             return self._stored[name]
         except KeyError:
             raise TensorNotFoundError(
-                f"{self._place.shown} has no tensor {name!r}{self._similar(name)}"
+                f"{self._location.display} has no tensor {name!r}{self._similar(name)}"
             ) from None
 
     def _similar(self, name: str) -> str:
@@ -283,23 +285,23 @@ async def open_checkpoint(
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)
         async with (
-            bind(cancellation),
-            resolve(location, storage_options) as place,
-            working_threads(place.storage, "load") as threads,
+            cancel_scope(cancellation),
+            resolve(location, storage_options) as resolved,
+            working_threads(resolved.storage, "load") as threads,
             AsyncExitStack() as stack,
         ):
             chosen = await threads.run(get_format, format) if isinstance(format, str) else format
-            opened = OpenFiles(place, threads, stack, map=map)
+            opened = OpenFiles(resolved, threads, stack, map=map)
             # Not for the whole block: what the caller does in it may belong to another operation.
-            with hearing_retries(report):
+            with reporting_retries_to(report):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
-            total = await run_sized(threads, len(index.tensors), _total_bytes, index)
+            total = await run_inline_or_threaded(threads, len(index.tensors), _total_bytes, index)
             report.phase(Phase.READ, bytes_total=total)
             fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
             quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
             checkpoint = await run_unless(
-                threads, quick, Checkpoint, place, found, index, files, fetcher, threads
+                threads, quick, Checkpoint, resolved, found, index, files, fetcher, threads
             )
             try:
                 yield checkpoint

@@ -131,7 +131,7 @@ def checks_of(index: Index, file: int, size: int) -> list[Check]:
         if is_simple(stored) and stored.extents[0].file == file:
             checks += _chunk_checks(stored, index.chunk_bytes)
     checks += [DigestCheck(digest) for digest in index.digests if digest.extent.file == file]
-    if index.structure is not None:
+    if index.header_extents is not None:
         checks += (ZeroCheck(start, end) for start, end in _padding(index, file, size))
     return sorted(checks, key=lambda check: check.start)
 
@@ -149,7 +149,7 @@ def _chunk_checks(stored: StoredTensor, chunk_bytes: int) -> Iterator[Check]:
 
 
 def _padding(index: Index, file: int, size: int) -> Iterator[tuple[int, int]]:
-    extents = [e for e in index.structure or () if e.file == file]
+    extents = [e for e in index.header_extents or () if e.file == file]
     for stored in index.tensors:
         extents += [run for run in stored.runs if run.file == file]
     position = 0
@@ -161,7 +161,7 @@ def _padding(index: Index, file: int, size: int) -> Iterator[tuple[int, int]]:
         yield position, size
 
 
-class Pass:
+class FileScan:
     """Feeds the checks of a file with its bytes, front to back."""
 
     def __init__(self, checks: Sequence[Check]) -> None:

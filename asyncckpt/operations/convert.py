@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asyncckpt._aio import WorkerThreads, without_collection
+from asyncckpt._aio import WorkerThreads, gc_paused
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
 from asyncckpt.formats.kit.index import StoredTensor
@@ -18,15 +18,15 @@ from asyncckpt.formats.kit.plan import Content
 from asyncckpt.model.checksums import Buffer, Checksums
 from asyncckpt.model.metadata import TensorMetadata
 from asyncckpt.model.state.prune import prune
-from asyncckpt.model.state.tree import check_structure, with_values
+from asyncckpt.model.state.tree import check_tree, with_values
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
-    hearing_retries,
     let_go,
+    reporting_retries_to,
 )
 from asyncckpt.operations.save import choose_format
 from asyncckpt.operations.writing.commit import write_content
@@ -73,28 +73,28 @@ async def convert(
     Raises InvalidArgumentError, NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and
     StorageError subclasses, OperationCancelledError.
     """
-    with ProgressReporter(progress) as report, hearing_retries(report):
+    with ProgressReporter(progress) as report, reporting_retries_to(report):
         async with (
-            bind(cancellation) as scope,
+            cancel_scope(cancellation) as scope,
             open_checkpoint(
                 source,
                 format=source_format,
                 memory_bytes=memory_bytes,
                 storage_options=source_options if source_options is not None else storage_options,
             ) as checkpoint,
-            resolve(target, storage_options, writing=True) as place,
+            resolve(target, storage_options, writing=True) as location,
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
-            chosen = await threads.run(choose_format, to, place.name)
+            chosen = await threads.run(choose_format, to, location.name)
             # What can't be stored beside the tensors is text in the tree, and has to be there when it is planned.
             inlined = {} if chosen.has_payloads else await checkpoint.read_many(list(checkpoint.payloads))
             content, numbers, losses = await threads.run(
-                without_collection(_content), checkpoint, chosen, allow_loss, inlined
+                gc_paused()(_content), checkpoint, chosen, allow_loss, inlined
             )
             written = await write_content(
                 content,
                 CheckpointSource(checkpoint, numbers),
-                place,
+                location,
                 chosen,
                 threads=threads,
                 memory_bytes=memory_bytes,
@@ -176,7 +176,7 @@ def _content(
     """
     index = checkpoint.index
     # What `load` would refuse is not handed on to a file that looks sound.
-    check_structure(index.tree)
+    check_tree(index.tree)
     tree = with_values(index.tree, inlined) if inlined else index.tree
     # What is lost whichever tensors are kept is no reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, tree))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncckpt._aio import dismantle, run_in_thread, without_collection
+from asyncckpt._aio import dismantle, gc_paused, run_in_thread
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.formats.base import ICheckpointFormat
@@ -24,7 +24,7 @@ from asyncckpt.model.state.beyond_json import JsonWriter
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.diff_state import Fingerprint, Values, state_changes
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.runtime import let_go, run_sized
+from asyncckpt.operations.runtime import let_go, run_inline_or_threaded
 from asyncckpt.progress import ProgressCallback
 
 _NOT_COMPARED = frozenset({"shards", "timestamp", "format", "version", "extra"})
@@ -101,7 +101,7 @@ async def diff(
 
 async def _diff(first: Checkpoint, second: Checkpoint, *, values: bool) -> DiffReport:
     tensors = len(first.tensors) + len(second.tensors)
-    found = await run_sized(first.threads, tensors, _look, first, second, values)
+    found = await run_inline_or_threaded(first.threads, tensors, _look, first, second, values)
     for name in found.unread:
         change = await _compare(name, first, second, values=values)
         if change is not None:
@@ -122,7 +122,7 @@ async def _state(first: Checkpoint, second: Checkpoint) -> list[str]:
     chunk_bytes = first.index.chunk_bytes or MIN_CHUNK_BYTES
     before = Values(first.tree, await _fingerprints(first, chunk_bytes))
     after = Values(second.tree, await _fingerprints(second, chunk_bytes))
-    lines = await first.threads.run(without_collection(state_changes), before, after, chunk_bytes)
+    lines = await first.threads.run(gc_paused()(state_changes), before, after, chunk_bytes)
     await let_go(first.threads, first.tree)
     await let_go(second.threads, second.tree)
     return lines

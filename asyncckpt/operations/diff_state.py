@@ -12,7 +12,7 @@ from asyncckpt.model.checksums import Buffer, crc32c
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.payloads import Payload, encode_payload, is_payload
 from asyncckpt.model.state.plain import decode_plain, encode_plain
-from asyncckpt.model.state.tree import Path, clipped, show_path, structure_values
+from asyncckpt.model.state.tree import Path, clipped, show_path, tree_values
 
 _LONGEST = 80
 
@@ -44,7 +44,7 @@ class Values(NamedTuple):
 def state_changes(before: Values, after: Values, chunk_bytes: int) -> list[str]:
     """One line for each plain value or container that differs, by its path. For a worker thread.
 
-    `chunk_bytes` is that of the fingerprints. Nothing for a file without a tree. Raises LayoutError for a structure
+    `chunk_bytes` is that of the fingerprints. Nothing for a file without a tree. Raises LayoutError for a tree
     that is malformed, or that names a payload that is not there.
     """
     if before.tree is None or after.tree is None:
@@ -68,7 +68,7 @@ def _leaves(values: Values, chunk_bytes: int) -> dict[Path, tuple[str, Any]]:
     A large value has the same fingerprint wherever it is stored: not every format has payloads.
     """
     found: dict[Path, tuple[str, Any]] = {}
-    for path, value in structure_values(values.tree):
+    for path, value in tree_values(values.tree):
         if isinstance(value, type):
             found[path] = (value.__name__, None)
         elif isinstance(value, Payload):

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from asyncckpt._aio import dismantle, run_in_thread, without_collection
+from asyncckpt._aio import dismantle, gc_paused, run_in_thread
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import MismatchError, TensorNotFoundError
@@ -17,10 +17,10 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.state.fill import Destinations, tensors_into
 from asyncckpt.model.state.leaves import Leaves
-from asyncckpt.model.state.tree import flat_structure, is_small, needs_framework, rebuild
+from asyncckpt.model.state.tree import flat_tree, is_small, needs_framework, rebuild
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, INLINE_TENSORS, run_sized
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, INLINE_TENSORS, run_inline_or_threaded
 from asyncckpt.progress import ProgressCallback
 
 Only = str | Iterable[str] | Callable[[str], bool]
@@ -29,7 +29,7 @@ Only = str | Iterable[str] | Callable[[str], bool]
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What `load(strict=False)` found besides the state: leaves of `into` that the checkpoint lacks, and tensors
-    of the checkpoint that had no place."""
+    of the checkpoint that had no resolved."""
 
     state: Any
     metadata: CheckpointMetadata
@@ -92,7 +92,7 @@ async def load(
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
     `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state
-    whose arrays are filled in place: what comes back is the saved state, made of those arrays. With `strict` (the
+    whose arrays are filled in resolved: what comes back is the saved state, made of those arrays. With `strict` (the
     default) they must fit exactly, else a LoadReport says what did not. With `leaves="numpy"` arrays of frameworks
     come back as numpy's.
 
@@ -124,27 +124,29 @@ async def load(
 
 
 async def _load(checkpoint: Checkpoint, only: Only | None, into: Any, *, leaves: Leaves, strict: bool) -> Any:
-    names, structure = await run_sized(checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only)
+    names, tree = await run_inline_or_threaded(
+        checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only
+    )
     partial = only is not None
     if into is None:
         arrays = await checkpoint.read_many([*names, *checkpoint.payloads])
-        state = await _rebuild(checkpoint, structure, arrays, leaves=leaves, partial=partial)
+        state = await _rebuild(checkpoint, tree, arrays, leaves=leaves, partial=partial)
         return state if strict else LoadReport(state, checkpoint.metadata, (), ())
-    return await _load_into(checkpoint, structure, names, into, strict=strict, partial=partial)
+    return await _load_into(checkpoint, tree, names, into, strict=strict, partial=partial)
 
 
 def _wanted(checkpoint: Checkpoint, only: Only | None) -> tuple[list[str], Json]:
-    """The tensors to load, and the structure to place them in."""
+    """The tensors to load, and the tree to place them in."""
     names = select_names(checkpoint.tensors, only)
     tree = checkpoint.tree
-    return names, tree if tree is not None else flat_structure(list(checkpoint.tensors))
+    return names, tree if tree is not None else flat_tree(list(checkpoint.tensors))
 
 
 async def _load_into(
-    checkpoint: Checkpoint, structure: Json, names: list[str], into: Any, *, strict: bool, partial: bool
+    checkpoint: Checkpoint, tree: Json, names: list[str], into: Any, *, strict: bool, partial: bool
 ) -> Any:
     wanted = set(names)
-    places = await checkpoint.threads.run(without_collection(tensors_into), structure, into)
+    places = await checkpoint.threads.run(gc_paused()(tensors_into), tree, into)
     unexpected = tuple(name for name in places.unexpected if name in wanted)
     missing = () if partial else places.missing
     if strict and (missing or unexpected):
@@ -157,40 +159,40 @@ async def _load_into(
         [*loaded, *(name for name in places.replaced if name in wanted), *checkpoint.payloads],
         into={name: places.arrays[name][0] for name in loaded},
     )
-    state = await checkpoint.threads.run(without_collection(_fill), structure, places, arrays, loaded)
+    state = await checkpoint.threads.run(gc_paused()(_fill), tree, places, arrays, loaded)
     return state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
 
 
 async def _rebuild(
     checkpoint: Checkpoint,
-    structure: Json,
+    tree: Json,
     arrays: Mapping[str, np.ndarray],
     *,
     leaves: Leaves,
     partial: bool,
 ) -> Any:
     def make() -> Any:
-        return rebuild(structure, arrays, leaves=leaves, partial=partial)
+        return rebuild(tree, arrays, leaves=leaves, partial=partial)
 
     def make_and_let_go() -> Any:
         state = make()
-        dismantle(structure)
+        dismantle(tree)
         return state
 
-    few = len(arrays) <= INLINE_TENSORS and not checkpoint.payloads and is_small(structure)
+    few = len(arrays) <= INLINE_TENSORS and not checkpoint.payloads and is_small(tree)
     # Leaves of a framework may have to import it first, which takes seconds.
-    if few and not needs_framework(structure):
+    if few and not needs_framework(tree):
         return make()
-    return await checkpoint.threads.run(without_collection(make_and_let_go))
+    return await checkpoint.threads.run(gc_paused()(make_and_let_go))
 
 
-def _fill(structure: Json, places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> Any:
+def _fill(tree: Json, places: Destinations, arrays: Mapping[str, np.ndarray], loaded: list[str]) -> Any:
     """The state as it was saved, made of the arrays that were given; each place of a shared tensor is filled."""
     for name in loaded:
         for other in places.arrays[name][1:]:
             np.copyto(other, arrays[name])
-    state = rebuild(structure, arrays, partial=True, existing=places.existing)
-    dismantle(structure)
+    state = rebuild(tree, arrays, partial=True, existing=places.existing)
+    dismantle(tree)
     return state
 
 

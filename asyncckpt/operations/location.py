@@ -28,21 +28,21 @@ _BYTES_KEY = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An object: the storage that has it, and its key. `shown` is how errors call it, without secrets."""
+class ObjectLocation:
+    """An object: the storage that has it, and its key. `display` is how errors call it, without secrets."""
 
     storage: ICheckpointStorage
     key: str
-    shown: str
+    display: str
 
     @property
     def name(self) -> str:
         """The key without folders."""
         return PurePosixPath(self.key).name
 
-    def sibling(self, name: str) -> Place:
+    def sibling(self, name: str) -> ObjectLocation:
         """The object of that name in the same folder."""
-        return Place(self.storage, _beside(self.key, name), _beside(self.shown, name))
+        return ObjectLocation(self.storage, _beside(self.key, name), _beside(self.display, name))
 
 
 def _beside(path: str, name: str) -> str:
@@ -53,8 +53,8 @@ def _beside(path: str, name: str) -> str:
 @asynccontextmanager
 async def resolve(
     location: Location, storage_options: StorageOptions | None = None, *, writing: bool = False
-) -> AsyncIterator[Place]:
-    """The place that a location means; a storage that was opened for it is closed at the end.
+) -> AsyncIterator[ObjectLocation]:
+    """The object that a location means; a storage that was opened for it is closed at the end.
 
     Raises InvalidKeyError, MissingExtraError, and InvalidArgumentError for what is no location: bytes can't be written
     to.
@@ -66,7 +66,7 @@ async def resolve(
                 f"a location pair is (storage, key), not ({type(storage).__name__}, …)"
             )
         # A set's files are named after the key, so one that is no key must not get as far as that.
-        yield Place(storage, validate_key(key), f"{storage!r}/{key}")
+        yield ObjectLocation(storage, validate_key(key), f"{storage!r}/{key}")
         return
     if isinstance(location, bytes | bytearray | memoryview):
         if writing:
@@ -75,7 +75,7 @@ async def resolve(
             )
         memory = MemoryStorage()
         await memory.write(_BYTES_KEY, location)
-        yield Place(memory, _BYTES_KEY, "bytes in memory")
+        yield ObjectLocation(memory, _BYTES_KEY, "bytes in memory")
         return
     if not isinstance(location, str | os.PathLike):
         raise InvalidArgumentError(
@@ -86,4 +86,4 @@ async def resolve(
         # The caller named this very file; in caches of models it is often a link, and so are its siblings.
         opened = LocalStorage(opened.root, follow_links=True)
     async with opened as storage:
-        yield Place(storage, key, redacted(os.fspath(location)))
+        yield ObjectLocation(storage, key, redacted(os.fspath(location)))

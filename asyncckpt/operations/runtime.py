@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, gc_paused
 from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.tree import is_small
@@ -30,7 +30,7 @@ INLINE_TENSORS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class WriteSession:
+class FileWriting:
     """`names` are the tensors', by number, `checksums` those of all their chunks: each file adds its own.
 
     `committing` is called right before the commit of the last file, `committed` once it is visible, also when
@@ -48,7 +48,7 @@ class WriteSession:
 
 
 @contextmanager
-def hearing_retries(report: ProgressReporter) -> Iterator[None]:
+def reporting_retries_to(report: ProgressReporter) -> Iterator[None]:
     """While the block runs, retries of the storage's calls count as this operation's."""
     token = on_retry.set(report.retry)
     try:
@@ -57,7 +57,7 @@ def hearing_retries(report: ProgressReporter) -> Iterator[None]:
         on_retry.reset(token)
 
 
-async def run_sized(
+async def run_inline_or_threaded(
     threads: WorkerThreads, tensors: int, function: Callable[[Unpack[Args]], T], *args: *Args
 ) -> T:
     """Call a function that takes microseconds for each tensor: here for few of them, in a thread for many."""
@@ -68,11 +68,11 @@ async def run_unless(
     threads: WorkerThreads, quick: bool, function: Callable[[Unpack[Args]], T], *args: *Args
 ) -> T:
     """Call a function here if it is quick, else in a thread."""
-    return function(*args) if quick else await threads.run(without_collection(function), *args)
+    return function(*args) if quick else await threads.run(gc_paused()(function), *args)
 
 
 async def let_go(threads: WorkerThreads, tree: Json) -> None:
-    """Free a structure that nobody needs any more; a large one in a thread, piece by piece."""
+    """Free a tree that nobody needs any more; a large one in a thread, piece by piece."""
     if not is_small(tree):
         await threads.run(dismantle, tree)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from asyncckpt._aio import collection_paused, dismantle, without_collection
+from asyncckpt._aio import dismantle, gc_paused
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.metadata_json import encode_metadata
 from asyncckpt.formats.kit.plan import Content
@@ -21,8 +21,8 @@ from asyncckpt.model.state.flatten import FlatState, flatten
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
-    hearing_retries,
     let_go,
+    reporting_retries_to,
     working_threads,
 )
 from asyncckpt.operations.writing.commit import write_content
@@ -75,22 +75,25 @@ async def save(
     Raises InvalidArgumentError, UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError
     subclasses, OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
-    with ProgressReporter(progress) as report, hearing_retries(report):
-        with collection_paused():
+    with ProgressReporter(progress) as report, reporting_retries_to(report):
+        with gc_paused():
             captured = capture(state)
         described = describe(metadata, clock)
-        async with bind(cancellation) as scope, resolve(location, storage_options, writing=True) as place:
-            async with working_threads(place.storage, "save") as threads, staging_pool(threads) as pool:
-                chosen = await threads.run(choose_format, format, place.name)
+        async with (
+            cancel_scope(cancellation) as scope,
+            resolve(location, storage_options, writing=True) as resolved,
+        ):
+            async with working_threads(resolved.storage, "save") as threads, staging_pool(threads) as pool:
+                chosen = await threads.run(choose_format, format, resolved.name)
                 report.phase(Phase.STAGE)
-                flat = await threads.run(without_collection(_take_apart), captured, chosen.has_payloads)
-                tensors = await threads.run(without_collection(normalise), flat.tensors, flat.payloads)
+                flat = await threads.run(gc_paused()(_take_apart), captured, chosen.has_payloads)
+                tensors = await threads.run(gc_paused()(normalise), flat.tensors, flat.payloads)
                 views = tensors.views if handover else await stage(tensors, threads, pool)
-                content = Content(tensors.metadata, (len(views),), described, flat.structure)
+                content = Content(tensors.metadata, (len(views),), described, flat.tree)
                 written = await write_content(
                     content,
                     MemorySource(views),
-                    place,
+                    resolved,
                     chosen,
                     threads=threads,
                     memory_bytes=memory_bytes,
@@ -98,7 +101,7 @@ async def save(
                     report=report,
                     scope=scope,
                 )
-                await let_go(threads, flat.structure)
+                await let_go(threads, flat.tree)
         return SaveResult(
             key=written.info.key,
             format=chosen.name,
@@ -122,7 +125,7 @@ def describe(
 ) -> CheckpointMetadata:
     """A copy of the caller's metadata, with the time of the save where it has none.
 
-    Raises UnsupportedStateError, with its place, for a value that can't be kept.
+    Raises UnsupportedStateError, with its resolved, for a value that can't be kept.
     """
     if not isinstance(metadata, CheckpointMetadata):
         metadata = CheckpointMetadata(custom_fields=dict(metadata or {}))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.formats.base import ICheckpointFormat, content_of
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.checkpoint import open_checkpoint
-from asyncckpt.operations.location import Place
+from asyncckpt.operations.location import ObjectLocation
 from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, WORKERS
 from asyncckpt.operations.writing.commit import write_content
 from asyncckpt.operations.writing.source import MemorySource
@@ -42,14 +42,14 @@ class SingleFileSaver:
         Raises CheckpointExistsError, LayoutError when the metadata lists other shards, StorageError subclasses.
         """
         key = f"{prefix}{self._format.extension}"
-        place = Place(self._storage, key, f"{self._storage!r}/{key}")
+        location = ObjectLocation(self._storage, key, f"{self._storage!r}/{key}")
         content, views = content_of(shards, metadata)
         with ProgressReporter(None) as report:
-            async with bind(cancellation) as scope, WorkerThreads(WORKERS, name="save") as threads:
+            async with cancel_scope(cancellation) as scope, WorkerThreads(WORKERS, name="save") as threads:
                 await write_content(
                     content,
                     MemorySource(views),
-                    place,
+                    location,
                     self._format,
                     threads=threads,
                     memory_bytes=DEFAULT_MEMORY_BYTES,

@@ -12,12 +12,12 @@ from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Index, StoredTensor
 from asyncckpt.model.ranges import ByteRange
-from asyncckpt.model.state.tree import check_structure
+from asyncckpt.model.state.tree import check_tree
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
-from asyncckpt.operations.checks import Check, Pass, checks_of, is_simple
+from asyncckpt.operations.checks import Check, FileScan, checks_of, is_simple
 from asyncckpt.operations.location import Location, StorageOptions
 from asyncckpt.operations.reading.files import OpenFile
-from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, hearing_retries
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, reporting_retries_to
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 Level = Literal["header", "full"]
@@ -114,7 +114,7 @@ class _Findings:
 async def _verify_tree(checkpoint: Checkpoint, findings: _Findings) -> None:
     """Checksums say that the tree is as it was written, not that a state can be made of it."""
     try:
-        await run_in_thread(check_structure, checkpoint.tree)
+        await run_in_thread(check_tree, checkpoint.tree)
     except LayoutError as error:
         findings.add(str(error))
 
@@ -129,7 +129,7 @@ async def _verify_files(checkpoint: Checkpoint, findings: _Findings) -> None:
     async with WorkerThreads(2, name="verify") as threads:
         for number, file in enumerate(checkpoint.files):
             checks = await threads.run(checks_of, index, number, file.size)
-            await _verify_file(file, Pass(checks), threads, findings, checkpoint.report)
+            await _verify_file(file, FileScan(checks), threads, findings, checkpoint.report)
     for stored in index.tensors:
         if stored.absent is not None:
             findings.unchecked.append(f"tensor {stored.name!r} has no bytes: {stored.absent}")
@@ -154,7 +154,7 @@ async def _verify_tensor(checkpoint: Checkpoint, name: str, findings: _Findings)
 
 
 async def _verify_file(
-    file: OpenFile, run: Pass, threads: WorkerThreads, findings: _Findings, report: ProgressReporter
+    file: OpenFile, run: FileScan, threads: WorkerThreads, findings: _Findings, report: ProgressReporter
 ) -> None:
     """One pass over a file, in windows whose buffers are used again and again."""
     buffers = [memoryview(bytearray(_WINDOW_BYTES)) for _ in range(0 if file.mapped else _WINDOWS_AT_ONCE)]
@@ -165,7 +165,7 @@ async def _verify_file(
             views = [file.mapped[r.start : r.end] for r in ranges]
         else:
             views = [buffer[: r.size] for buffer, r in zip(buffers, ranges, strict=False)]
-            with hearing_retries(report):
+            with reporting_retries_to(report):
                 await file.reader.read_ranges(ranges, views)
         for wanted, view in zip(ranges, views, strict=True):
             _note(await threads.run(run.feed, view, wanted.start), findings)

@@ -23,7 +23,7 @@ from asyncckpt._aio import (
     run_shielded,
     shield,
 )
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import (
     BucketNotFoundError,
     ObjectNotFoundError,
@@ -134,7 +134,7 @@ class ICheckpointStorage(ABC):
         views = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         identity = write_id or new_write_id()
         size = sum(memoryview(view).nbytes for view in views)
-        async with bind(cancellation) as scope:
+        async with cancel_scope(cancellation) as scope:
             self.__require(exclusive=exclusive)
             scope.commit()
             return await commit_shielded(
@@ -165,7 +165,7 @@ class ICheckpointStorage(ABC):
         self.__admit()
         validate_key(key)
         identity = write_id or new_write_id()
-        async with bind(cancellation) as scope:
+        async with cancel_scope(cancellation) as scope:
             self.__require(exclusive=exclusive)
             writer = await self._open_writer(
                 key, size=size, exclusive=exclusive, part_bytes=part_bytes, write_id=identity
@@ -208,7 +208,7 @@ class ICheckpointStorage(ABC):
             if not is_open:
                 raise StorageError(f"the reader of {key!r} is closed; open it again")
 
-        async with bind(cancellation):
+        async with cancel_scope(cancellation):
             reader = await self._open_reader(key, first_bytes=first_bytes)
             reader.admit = admit
             try:
@@ -252,7 +252,7 @@ class ICheckpointStorage(ABC):
         """What is known of the object. Raises ObjectNotFoundError."""
         self.__admit()
         validate_key(key)
-        async with bind(cancellation):
+        async with cancel_scope(cancellation):
             return await self._stat(key)
 
     @final
@@ -279,7 +279,7 @@ class ICheckpointStorage(ABC):
         try:
             while True:
                 self.__admit()
-                async with bind(cancellation):
+                async with cancel_scope(cancellation):
                     page = await anext(pages, None)
                 if page is None:
                     return
@@ -299,7 +299,7 @@ class ICheckpointStorage(ABC):
         """
         self.__admit()
         validate_key(key)
-        async with bind(cancellation) as scope:
+        async with cancel_scope(cancellation) as scope:
             if not missing_ok:
                 await self._stat(key)
             scope.commit()

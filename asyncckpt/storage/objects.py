@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, final
 
-from asyncckpt._aio import run_in_thread, without_collection
+from asyncckpt._aio import gc_paused, run_in_thread
 from asyncckpt.errors import RangeError, UnsupportedOperationError
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
@@ -146,7 +146,7 @@ class ObjectReader(ABC):
     ) -> list[MergedRange]:
         if len(ranges) <= _PLANNED_ON_THE_LOOP:
             return self.__checked(ranges, into, policy)
-        return await run_in_thread(without_collection(self.__checked), ranges, into, policy)
+        return await run_in_thread(gc_paused()(self.__checked), ranges, into, policy)
 
     def __checked(
         self, ranges: Sequence[ByteRange], into: Sequence[memoryview], policy: MergePolicy | None

@@ -10,7 +10,7 @@ import numpy as np
 from asyncckpt.formats.base import ICheckpointFormat, content_of, read_shards
 from asyncckpt.formats.kit.decode import check_chunks, gather
 from asyncckpt.formats.kit.encode import digest_file, render
-from asyncckpt.formats.kit.index import Extent, Index, SourceInfo, parse_bytes
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, parse_bytes
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan, TensorBytes
 from asyncckpt.model.dtype import array_from
 from asyncckpt.model.metadata import CheckpointMetadata
@@ -25,7 +25,7 @@ def content_of_state(
     flat = flatten(state)
     shard = ShardData.from_arrays(flat.tensors | flat.payloads)
     tensors = shard.tensor_info
-    return Content(tensors, (len(tensors),), metadata or CheckpointMetadata(), flat.structure), shard.views
+    return Content(tensors, (len(tensors),), metadata or CheckpointMetadata(), flat.tree), shard.views
 
 
 def encode_files(
@@ -99,7 +99,7 @@ def parse(
     name: str | None = None,
 ) -> Index:
     views = {sibling: memoryview(content) for sibling, content in (siblings or {}).items()}
-    source = SourceInfo(name or f"model{fmt.extension}", len(data))
+    source = FileInfo(name or f"model{fmt.extension}", len(data))
     return parse_bytes(fmt.parse(source), memoryview(data), views)
 
 

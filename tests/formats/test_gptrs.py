@@ -33,7 +33,7 @@ from asyncckpt.formats.gptrs import format as gptrs
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.gptrs.ids import LazyParams, base_param_id, new_namespace, param_key
 from asyncckpt.formats.gptrs.index import V1_WINDOW_BYTES
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.testing.strategies import arrays, assert_identical
@@ -113,7 +113,7 @@ def test_samples_have_the_right_values(name: str) -> None:
     data = sample(name)
     index = state_files.parse(fmt, data)
     assert_identical(state_files.arrays_of(index, data), SAMPLES[name])
-    assert (index.format, index.version, index.tree, index.structure) == (fmt.name, "2", None, None)
+    assert (index.format, index.version, index.tree, index.header_extents) == (fmt.name, "2", None, None)
     assert all(stored.checksums is None for stored in index.tensors)
     independent = gptrs_reader.read(data)
     assert {n: t.data for n, t in independent.tensors.items()} == {
@@ -358,7 +358,7 @@ def test_version_1_is_read_with_a_warning(config: bytes | None) -> None:
 
 def test_small_tensors_of_version_1_take_few_reads() -> None:
     data = v1({f"t{n}": i32((4,), n) for n in range(1000)})
-    steps = TENSORS.parse(SourceInfo("x", len(data)))
+    steps = TENSORS.parse(FileInfo("x", len(data)))
     need, answers = next(steps), 0
     with pytest.raises(StopIteration) as stop:
         while True:
@@ -556,7 +556,7 @@ def test_mutations_of_foreign_files_raise_nothing_but_format_errors(
 
 def test_they_are_recognised_by_their_bytes() -> None:
     for data in (smallest(CHECKPOINT), smallest(TENSORS), b"PCLM", b""):
-        source = SourceInfo("x", len(data))
+        source = FileInfo("x", len(data))
         assert CHECKPOINT.sniff(memoryview(data)[:64], source) == data.startswith(b"GPTRSCHK")
         assert TENSORS.sniff(memoryview(data)[:64], source) == data.startswith(b"GPTRSTEN")
 

@@ -20,7 +20,7 @@ from asyncckpt.errors import (
     NotRepresentableError,
     TruncatedError,
 )
-from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.safetensors.file import SafetensorsFormat
 from asyncckpt.formats.safetensors.set import MAX_INDEX_BYTES, HuggingFaceSetFormat, split
 from asyncckpt.model.metadata import CheckpointMetadata, TrainingMetadata
@@ -126,7 +126,7 @@ def test_each_file_is_whole_by_itself() -> None:
 def test_a_name_without_the_extension_is_kept() -> None:
     files = state_files.encode_files(FORMAT, STATE, name="other")
     assert list(files) == ["other-00001-of-00002.safetensors", "other-00002-of-00002.safetensors", "other"]
-    assert FORMAT.sniff(memoryview(files["other"])[:64], SourceInfo("other", 100))
+    assert FORMAT.sniff(memoryview(files["other"])[:64], FileInfo("other", 100))
 
 
 # -- foreign sets --------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_hostile_indexes_are_refused(text: bytes) -> None:
 
 def test_an_endless_index_is_not_read() -> None:
     with pytest.raises(LimitExceededError):
-        next(FORMAT.parse(SourceInfo(INDEX, MAX_INDEX_BYTES + 1)))
+        next(FORMAT.parse(FileInfo(INDEX, MAX_INDEX_BYTES + 1)))
 
 
 def test_an_index_that_names_itself_is_refused() -> None:
@@ -288,7 +288,7 @@ def test_mutations_of_a_foreign_index_raise_nothing_but_format_errors(damaged: b
 
 def test_it_is_recognised_by_name_or_bytes() -> None:
     def sniffed(data: bytes, name: str = "x") -> bool:
-        return FORMAT.sniff(memoryview(data[:64]), SourceInfo(name, len(data)))
+        return FORMAT.sniff(memoryview(data[:64]), FileInfo(name, len(data)))
 
     assert sniffed(FILES[INDEX])
     assert sniffed(foreign({"x.safetensors": {"w": np.ones(2)}})[INDEX])

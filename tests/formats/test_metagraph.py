@@ -24,7 +24,7 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.kit.index import Extent, Need, SourceInfo
+from asyncckpt.formats.kit.index import Extent, FileInfo, Need
 from asyncckpt.formats.kit.plan import Content, FilePlan
 from asyncckpt.formats.metagraph import hashing as metagraph_hash
 from asyncckpt.formats.metagraph.format import MetagraphFormat
@@ -159,7 +159,7 @@ def test_odd_moments_are_kept_as_well_as_seconds_can(moment: datetime) -> None:
 def test_opening_takes_the_head_of_the_file_only() -> None:
     data = made(PLAIN, {"w": np.zeros(1 << 20, "u1")})
     store = Opened.of(data).rows[-1]
-    steps = PLAIN.parse(SourceInfo("m.mgb", len(data)))
+    steps = PLAIN.parse(FileInfo("m.mgb", len(data)))
     needs: list[Need] = []
     need = next(steps)
     with pytest.raises(StopIteration):
@@ -231,7 +231,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
         raise ImportError(name)
 
     monkeypatch.setattr(metagraph_hash, "import_module", missing)
-    assert MetagraphFormat().sniff(memoryview(SMALLEST[:64]), SourceInfo("m", 64))
+    assert MetagraphFormat().sniff(memoryview(SMALLEST[:64]), FileInfo("m", 64))
     with pytest.raises(MissingExtraError, match=r"blake3: pip install 'asyncckpt\[bundle\]'"):
         parsed(PLAIN, SMALLEST)
 
@@ -241,7 +241,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
 
 def test_the_older_name_is_read_with_a_warning() -> None:
     data = with_header(SMALLEST, magic=b"HYPERDAG")
-    assert PLAIN.sniff(memoryview(data), SourceInfo("x", len(data)))
+    assert PLAIN.sniff(memoryview(data), FileInfo("x", len(data)))
     assert "HYPERDAG" in parsed(PLAIN, data).warnings[0]
     assert read_back(PLAIN, data)["w"].tolist() == [0, 1, 2]
 
@@ -344,7 +344,7 @@ def test_tied_nodes_share_their_bytes_and_nothing_else_may() -> None:
 def test_every_flipped_bit_is_noticed_or_changes_nothing() -> None:
     index = parsed(PLAIN, SMALLEST)
     tensor = index.tensors[0].extents[0]
-    known = [*(index.structure or ()), tensor]
+    known = [*(index.header_extents or ()), tensor]
     meaning = {at for extent in known for at in range(extent.offset, extent.end)}
     whole = read_all(PLAIN, SMALLEST)
     for position, what, damaged in bit_flips(SMALLEST):
@@ -468,9 +468,9 @@ def test_a_name_that_does_not_fit_its_id_is_refused() -> None:
 
 
 def test_sniffing() -> None:
-    assert PLAIN.sniff(memoryview(SMALLEST[:64]), SourceInfo("x", 9))
-    assert not PLAIN.sniff(memoryview(b"METAGRAF" + bytes(56)), SourceInfo("x.mgb", 64))
-    assert not PLAIN.sniff(memoryview(b""), SourceInfo("x.mgb", 0))
+    assert PLAIN.sniff(memoryview(SMALLEST[:64]), FileInfo("x", 9))
+    assert not PLAIN.sniff(memoryview(b"METAGRAF" + bytes(56)), FileInfo("x.mgb", 64))
+    assert not PLAIN.sniff(memoryview(b""), FileInfo("x.mgb", 0))
 
 
 def test_verify_can_check_every_section_and_the_padding() -> None:
@@ -482,7 +482,7 @@ def test_verify_can_check_every_section_and_the_padding() -> None:
         value = hash_of(bytes(data[digest.extent.offset : digest.extent.end]))
         assert value[: len(digest.expected)] == digest.expected, digest.what
     assert [d.what for d in index.digests][1:] == [f"section {row.name}" for row in ROWS.values()]
-    assert Extent(0, 104 + 5 * 40) in (index.structure or ())
+    assert Extent(0, 104 + 5 * 40) in (index.header_extents or ())
     (plan,) = PLAIN.plan(Content((), (), CheckpointMetadata()), name="m.mgb")
     assert isinstance(plan, FilePlan)
 

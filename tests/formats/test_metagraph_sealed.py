@@ -22,7 +22,7 @@ from asyncckpt.errors import (
     SignatureError,
 )
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import StreamPlan
 from asyncckpt.formats.metagraph import codec as metagraph_codec
 from asyncckpt.formats.metagraph.codec import Codec
@@ -115,7 +115,7 @@ def test_compressed_bundles_are_deterministic_and_encrypted_ones_are_not() -> No
 
 def test_opening_reads_two_runs_of_the_file() -> None:
     data = made(MetagraphFormat(key=KEY), {"n": np.zeros(2 * MIB, "u1")})
-    steps = MetagraphFormat(key=KEY).parse(SourceInfo("m.mgb", len(data)))
+    steps = MetagraphFormat(key=KEY).parse(FileInfo("m.mgb", len(data)))
     starts = []
     need = next(steps)
     with pytest.raises(StopIteration):
@@ -266,7 +266,7 @@ def test_flipped_bytes_and_cuts_are_noticed(seal: str) -> None:
     fmt = MetagraphFormat(**SEALS[seal])
     data = made(fmt, SMALL)
     index = parsed(fmt, data)
-    known = [*(index.structure or ()), *(e for t in index.tensors if t.frames for e in t.frames.extents)]
+    known = [*(index.header_extents or ()), *(e for t in index.tensors if t.frames for e in t.frames.extents)]
     for extent in known:
         for position in range(extent.offset, extent.end):
             damaged = bytearray(data)

@@ -25,7 +25,7 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.kit.metadata_json import DTYPE_NUMBERS, MetadataSerializer, decode_timestamp
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.mlcp.file import MlcpFormat, SingleFileCheckpointFormat, dotnet_string
@@ -260,7 +260,7 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
 
 def test_every_flipped_bit_is_noticed_or_changes_nothing() -> None:
     # Padding is zeros that nobody reads; `verify` looks at it, opening a file does not.
-    (structure,) = parse(SMALLEST).structure or ()
+    (structure,) = parse(SMALLEST).header_extents or ()
     padding = range(structure.end, -(-structure.end // 64) * 64)
     for position, what, damaged in bit_flips(SMALLEST):
         found = outcome(read_all, damaged)
@@ -335,16 +335,16 @@ def test_noise_after_the_magic_raises_nothing_but_format_errors(noise: bytes) ->
 
 def test_the_byte_swapped_variant_is_recognised_and_refused_by_name() -> None:
     data = b"MLCP" + SMALLEST[4:]
-    assert MlcpFormat().sniff(memoryview(data), SourceInfo("x", len(data)))
+    assert MlcpFormat().sniff(memoryview(data), FileInfo("x", len(data)))
     with pytest.raises(LayoutError, match="byte-swapped"):
         parse(data)
 
 
 def test_sniffing() -> None:
     sniff = MlcpFormat().sniff
-    assert sniff(memoryview(SMALLEST[:64]), SourceInfo("anything", len(SMALLEST)))
-    assert not sniff(memoryview(b"PCL"), SourceInfo("m.checkpoint", 3))
-    assert not sniff(memoryview(b""), SourceInfo("m.checkpoint", 0))
+    assert sniff(memoryview(SMALLEST[:64]), FileInfo("anything", len(SMALLEST)))
+    assert not sniff(memoryview(b"PCL"), FileInfo("m.checkpoint", 3))
+    assert not sniff(memoryview(b""), FileInfo("m.checkpoint", 0))
     assert SingleFileCheckpointFormat is MlcpFormat
 
 

@@ -27,7 +27,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import content_of
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.mlcp.set import MlcpSetFormat, ShardHeader
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata
@@ -349,7 +349,7 @@ def test_headers() -> None:
 
 def test_sniffing() -> None:
     def sniff(data: bytes) -> bool:
-        return MlcpSetFormat().sniff(memoryview(data[:64]), SourceInfo("x.json", len(data)))
+        return MlcpSetFormat().sniff(memoryview(data[:64]), FileInfo("x.json", len(data)))
 
     assert sniff(SMALLEST["smallest.metadata.json"])
     assert sniff(ORIGINAL["ckpt.metadata.json"])

@@ -25,7 +25,7 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of, read_shards
-from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.mldf.format import MldfFormat
 from asyncckpt.formats.mldf.header import (
@@ -179,7 +179,7 @@ def test_names_and_shapes_that_do_not_fit_a_descriptor_are_kept_in_the_schema() 
     assert {name: array.sum() for name, array in shard.arrays().items()} == {
         name: array.sum() for name, array in values.items()
     }
-    assert len(index.structure or ()) == 4
+    assert len(index.header_extents or ()) == 4
 
 
 def test_payloads_are_aligned_and_the_tree_and_boxes_come_back() -> None:
@@ -321,7 +321,7 @@ def test_metadata_that_is_not_json_and_other_shards_are_refused() -> None:
 def meaningful(data: bytes) -> list[range]:
     """The bytes that are not padding."""
     index = parse(data)
-    extents = [*(index.structure or ()), *(e for t in index.tensors for e in t.extents)]
+    extents = [*(index.header_extents or ()), *(e for t in index.tensors for e in t.extents)]
     return [range(extent.offset, extent.end) for extent in extents]
 
 
@@ -435,8 +435,8 @@ def test_versions_and_flags() -> None:
 
 def test_sniffing() -> None:
     sniff = MldfFormat().sniff
-    assert sniff(memoryview(SMALLEST[:64]), SourceInfo("anything", len(SMALLEST)))
-    assert not sniff(memoryview(MAGIC[:8]), SourceInfo("m.mldf", 8))
+    assert sniff(memoryview(SMALLEST[:64]), FileInfo("anything", len(SMALLEST)))
+    assert not sniff(memoryview(MAGIC[:8]), FileInfo("m.mldf", 8))
     with pytest.raises(LayoutError, match="not an MLDF file"):
         parse(b"\x89PNG" + bytes(100))
     with pytest.raises(TruncatedError, match="needs 73 bytes, the file has 40"):

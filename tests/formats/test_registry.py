@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from asyncckpt.errors import MissingExtraError, UnknownFormatError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, format_names, get_format, sniff
 from asyncckpt.formats.shipped import SHIPPED
@@ -36,7 +36,7 @@ class Tiny(MlcpFormat):
     name = "tiny"
     extensions: ClassVar[tuple[str, ...]] = (".v2.checkpoint", ".tiny")  # type: ignore[assignment]
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:2]) == b"TY"
 
 
@@ -92,13 +92,13 @@ def test_no_class_takes_a_file_that_the_table_rules_out(head: bytes, name: str) 
     for beginning in beginnings:
         view = memoryview(beginning[:SNIFF_BYTES])
         for format, shipped in SHIPPED.items():
-            takes = get_format(format).sniff(view, SourceInfo(name, 1 << 20))
+            takes = get_format(format).sniff(view, FileInfo(name, 1 << 20))
             assert shipped.may_be(view) or not takes, (format, bytes(view))
 
 
 @pytest.mark.parametrize("path", EXAMPLE_HEADS, ids=lambda path: path.name)
 def test_golden_files_are_recognised_as_when_all_classes_are_asked(path: Path) -> None:
-    view, source = memoryview(EXAMPLE_HEADS[path]), SourceInfo(path.name, path.stat().st_size)
+    view, source = memoryview(EXAMPLE_HEADS[path]), FileInfo(path.name, path.stat().st_size)
     expected = [name for name in SHIPPED if get_format(name).sniff(view, source)]
     if expected:
         assert sniff(view, source).name == expected[0]
@@ -120,7 +120,7 @@ def test_third_parties_are_asked(third_parties: None) -> None:
     assert _name(format_for_name("a.tiny")) == "tiny"
     assert _name(format_for_name("a.v2.checkpoint")) == "tiny"
     assert _name(format_for_name("a.checkpoint")) == "mlcp"
-    assert sniff(memoryview(b"TY" + b"\xff" * 20), SourceInfo("a", 22)).name == "tiny"
+    assert sniff(memoryview(b"TY" + b"\xff" * 20), FileInfo("a", 22)).name == "tiny"
     with pytest.raises(MissingExtraError, match="something"):
         get_format("absent")
 

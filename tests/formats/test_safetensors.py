@@ -26,7 +26,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import content_of
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.safetensors import file as safetensors_format
 from asyncckpt.formats.safetensors.file import MAX_HEADER_BYTES, SafetensorsFormat
@@ -409,7 +409,7 @@ def test_a_block_that_was_copied_along_by_another_program_says_so() -> None:
 def test_hostile_header_lengths(value: int) -> None:
     damaged = with_number(SMALLEST, 0, "<Q", value)
     assert outcome(read_all, damaged) is None
-    assert not FORMAT.sniff(memoryview(damaged), SourceInfo("x", len(damaged))) or value == 0
+    assert not FORMAT.sniff(memoryview(damaged), FileInfo("x", len(damaged))) or value == 0
 
 
 @pytest.mark.parametrize("value", HOSTILE_NUMBERS)
@@ -465,7 +465,7 @@ def test_noise_raises_nothing_but_format_errors(noise: bytes) -> None:
 
 def test_it_is_recognised_by_its_bytes() -> None:
     def sniffed(data: bytes) -> bool:
-        return FORMAT.sniff(memoryview(data), SourceInfo("anything", len(data)))
+        return FORMAT.sniff(memoryview(data), FileInfo("anything", len(data)))
 
     assert sniffed(SMALLEST[:64])
     assert sniffed((SAMPLES / "package_every_dtype.safetensors").read_bytes()[:64])

@@ -27,7 +27,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import content_of, read_shards
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import Index, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.formats.sdnb.graph.build import VariableSpec, build_graph
@@ -405,7 +405,7 @@ def test_the_older_serialisers_descriptor_and_big_endian_bytes() -> None:
             3: ("Int8", 1),
         }
     )
-    assert SdnbFormat().sniff(memoryview(graph)[:64], SourceInfo("old.fb", len(graph)))
+    assert SdnbFormat().sniff(memoryview(graph)[:64], FileInfo("old.fb", len(graph)))
     index = parse(graph, "old.fb")
     assert index.version == "samediff-fb"
     (shard,) = read_shards(index, memoryview(graph))

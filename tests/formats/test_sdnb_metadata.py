@@ -17,7 +17,7 @@ from asyncckpt.errors import (
     LayoutError,
     ObjectChangedError,
 )
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.sdnb.amend import amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.operations.add_metadata import add_metadata
@@ -37,7 +37,7 @@ STATE = {"w": np.arange(6, dtype="<f4").reshape(2, 3), "big": np.arange(400_000,
 
 
 def amended(data: bytes, metadata: dict[str, str], name: str = "m.sdnb") -> bytes:
-    change = drive(amend(SourceInfo(name, len(data)), metadata), data, len(data))
+    change = drive(amend(FileInfo(name, len(data)), metadata), data, len(data))
     new: bytes = change.head + data[change.kept_start : change.kept_end] + change.tail
     assert len(new) == change.size
     return new

@@ -23,7 +23,7 @@ from asyncckpt.errors import (
     NotRepresentableError,
 )
 from asyncckpt.formats.kit.encode import digest_content, render
-from asyncckpt.formats.kit.index import Index, Need, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index, Need
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.kit.zip import ZipLimits
 from asyncckpt.formats.sdnb.format import SdnbFormat
@@ -202,7 +202,7 @@ def test_a_tensor_of_a_compressed_file_is_read_alone() -> None:
 def test_opening_takes_few_requests_and_few_bytes(compress: bool) -> None:
     data = encode(STATE, compress=compress)
     asked: list[tuple[int, int]] = []
-    steps = SdzFormat().parse(SourceInfo("m.sdz", len(data)))
+    steps = SdzFormat().parse(FileInfo("m.sdz", len(data)))
     known = [(0, 1 << 17)]
     try:
         need: Need = next(steps)
@@ -271,8 +271,8 @@ def test_a_plan_beyond_four_gib_is_zip64_throughout() -> None:
     assert struct.unpack_from("<HHQ", header, 35)[:2] == (1, 16)
     assert b"PK\x06\x06" in tail
     assert b"PK\x06\x07" in tail
-    pieces = {region.start: data for region, data in zip(plan.late, late, strict=True)}
-    steps = SdzFormat().parse(SourceInfo("m.sdz", plan.size))
+    pieces = {region.start: data for region, data in zip(plan.deferred, late, strict=True)}
+    steps = SdzFormat().parse(FileInfo("m.sdz", plan.size))
     index: Index = drive(steps, view_of(pieces), plan.size)
     assert [t.extents[0].offset for t in index.tensors] == [p.offset for p in plan.payloads]
     assert [t.metadata.size for t in index.tensors] == [3 << 30] * 2

@@ -28,7 +28,7 @@ from asyncckpt.formats.kit.deflate import (
     inflate_frame,
     size_bound,
 )
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.zip import (
     DEFLATED,
     DESCRIPTOR_FLAG,
@@ -54,7 +54,7 @@ from tests.formats.parser_steps import drive, view_of
 
 
 def read(data: bytes, limits: ZipLimits | None = None) -> Archive:
-    found = drive(read_archive(SourceInfo("x.sdz", len(data)), limits or ZipLimits()), data, len(data))
+    found = drive(read_archive(FileInfo("x.sdz", len(data)), limits or ZipLimits()), data, len(data))
     assert isinstance(found, Archive)
     return found
 
@@ -129,7 +129,7 @@ def test_sizes_beyond_four_gib(size: int, method: int) -> None:
     flags = DESCRIPTOR_FLAG if method == DEFLATED else 0
     entries = [ZipEntry("model", method, 7, size, size, 0, flags), ZipEntry("next", STORED, 8, 10, 10, 0)]
     pieces, total = archive_of(entries, b"note")
-    archive = drive(read_archive(SourceInfo("x.sdz", total), ZipLimits()), view_of(pieces), total)
+    archive = drive(read_archive(FileInfo("x.sdz", total), ZipLimits()), view_of(pieces), total)
     found = list(archive.entries.values())
     assert [(e.name, e.size, e.compressed, e.crc32) for e in found] == [
         ("model", size, size, 7),

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from asyncckpt._aio import ByteBudget, WorkerThreads, fan_out, run_shielded
-from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, bind
+from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, cancel_scope
 from asyncckpt.errors import OperationCancelledError
 from asyncckpt.progress import ProgressEvent, ProgressReporter
 from asyncckpt.testing.cancelling import WAYS, CancelBy, Outcome, sweep
@@ -78,7 +78,7 @@ def test_a_small_save_survives_a_cancel_at_every_await(run: RunOn, how: CancelBy
 
     async def save(token: CancellationToken | None) -> str:
         budget = ByteBudget(20)
-        async with bind(token) as scope, WorkerThreads(2) as threads:
+        async with cancel_scope(token) as scope, WorkerThreads(2) as threads:
 
             async def write(size: int) -> None:
                 async with budget.reserve(size):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from asyncckpt._aio import run_in_thread, run_shielded
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import OperationCancelledError
 from asyncckpt.testing.cancelling import CancelBy, Outcome, run_cancelled_at, sweep
 
@@ -29,7 +29,7 @@ class Steps:
 
     async def __call__(self, token: CancellationToken | None) -> str:
         loop = asyncio.get_running_loop()
-        async with bind(token):
+        async with cancel_scope(token):
             try:
                 self.reached.append(0)
                 await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_a_second_cancel_hits_the_cleanup(how: CancelBy) -> None:
     seen: list[str] = []
 
     async def operation(token: CancellationToken | None) -> None:
-        async with bind(token):
+        async with cancel_scope(token):
             try:
                 await asyncio.sleep(0)
             finally:
@@ -110,7 +110,7 @@ async def test_a_shielded_operation_completes_and_is_told_afterwards() -> None:
 
 async def test_a_committed_operation_ignores_the_token_and_completes() -> None:
     async def operation(token: CancellationToken | None) -> str:
-        async with bind(token) as scope:
+        async with cancel_scope(token) as scope:
             scope.commit()
             await asyncio.sleep(0)
             return "committed"
@@ -202,7 +202,7 @@ async def test_threads_survive_a_sweep(how: CancelBy, times: int) -> None:
     ended: list[int] = []
 
     async def operation(token: CancellationToken | None) -> int:
-        async with bind(token):
+        async with cancel_scope(token):
             return await run_in_thread(sum, range(10))
 
     async def check(k: int, outcome: Outcome[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asyncckpt._aio import collection_paused, dismantle
+from asyncckpt._aio import dismantle, gc_paused
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_no_collection_in_a_pause_and_none_of_its_objects_afterwards() -> None:
 
     gc.callbacks.append(note)
     try:
-        with collection_paused():
+        with gc_paused():
             made: list[Any] = [[] for _ in range(100_000)]
     finally:
         gc.callbacks.remove(note)
@@ -44,7 +44,7 @@ def test_what_the_process_froze_stays_frozen() -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with collection_paused():
+        with gc_paused():
             made: list[Any] = [[] for _ in range(100_000)]
         assert gc.get_freeze_count() == frozen
         assert made

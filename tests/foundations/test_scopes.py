@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from asyncckpt._aio import run_shielded, shield
-from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, CancelScope, bind
+from asyncckpt.cancellation import CancellationToken, CancellationTokenSource, CancelScope, cancel_scope
 from asyncckpt.errors import OperationCancelledError
 
 
@@ -272,7 +272,7 @@ async def test_nested_scopes_of_one_token_translate_once() -> None:
     with pytest.raises(OperationCancelledError, match="once"):
         async with source.token.scope():
             try:
-                async with bind(source.token):
+                async with cancel_scope(source.token):
                     await forever()
             except BaseException as error:
                 seen.append(type(error))
@@ -395,7 +395,7 @@ async def test_commit_in_an_inner_scope_holds_the_outer_one_back_until_it_ends()
     result = ""
     with pytest.raises(OperationCancelledError, match="held back"):
         async with source.token.scope():
-            async with bind(source.token) as inner:
+            async with cancel_scope(source.token) as inner:
                 inner.commit()
                 source.cancel("held back")
                 await turns(5)
@@ -408,13 +408,13 @@ async def test_commit_in_an_inner_scope_holds_the_outer_one_back_until_it_ends()
 async def test_an_outer_commit_right_after_the_inner_one_returns_the_result() -> None:
     source = CancellationTokenSource()
     async with source.token.scope() as outer:
-        async with bind(source.token) as inner:
+        async with cancel_scope(source.token) as inner:
             inner.commit()
             source.cancel("ignored by both")
             await turns(5)
         outer.commit()
         await turns(5)
-        async with bind(source.token):
+        async with cancel_scope(source.token):
             await turns()
     assert this_task().cancelling() == 0
 
@@ -447,11 +447,11 @@ def test_a_scope_needs_a_task() -> None:
 
 
 async def test_bind_without_a_token_does_nothing() -> None:
-    async with bind(None) as scope:
+    async with cancel_scope(None) as scope:
         await turns()
         assert scope.commit() is False
         assert not scope.owns_cancellation
-    async with bind(None), bind(None):
+    async with cancel_scope(None), cancel_scope(None):
         await turns()
     assert not CancellationToken.none()._scopes
 

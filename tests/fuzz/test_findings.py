@@ -9,7 +9,7 @@ import pytest
 
 from asyncckpt.errors import FormatError, LayoutError, TruncatedError
 from asyncckpt.formats.gptrs.format import BLOCK_MAGIC, GptrsTensorsFormat
-from asyncckpt.formats.kit.index import SourceInfo, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo, parse_bytes
 from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
 from asyncckpt.formats.safetensors.file import SafetensorsFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat
@@ -60,7 +60,7 @@ def test_a_moved_block_does_not_make_a_gptrs_file_foreign(change: str) -> None:
     else:
         moved = data[:at] + data[at + 7 : at + 14] + data[at : at + 7] + data[at + 14 :]
     with pytest.raises(LayoutError, match="block"):
-        parse_bytes(GptrsTensorsFormat().parse(SourceInfo("m.gptrsten", len(moved))), memoryview(moved))
+        parse_bytes(GptrsTensorsFormat().parse(FileInfo("m.gptrsten", len(moved))), memoryview(moved))
 
 
 @pytest.mark.parametrize("change", ["cut", "longer"])
@@ -68,11 +68,11 @@ def test_a_delta_looks_at_the_size_of_its_base(change: str) -> None:
     """Places beyond the end of a cut base were handed out."""
     state = {"a": np.arange(4, dtype="<f4"), "b": np.arange(5, dtype="<i4")}
     (base,) = files_of(MetagraphFormat(), state)
-    index = parse_bytes(MetagraphFormat().parse(SourceInfo("base.mgb", len(base))), memoryview(base))
+    index = parse_bytes(MetagraphFormat().parse(FileInfo("base.mgb", len(base))), memoryview(base))
     changed = {**state, "b": np.arange(1, 6, dtype="<i4")}
     (delta,) = files_of(MetagraphFormat(base=base_bundle(index, "base.mgb")), changed)
     damaged = base[:-1] if change == "cut" else base + b"\0"
-    steps = MetagraphFormat().parse(SourceInfo("delta.mgb", len(delta)))
+    steps = MetagraphFormat().parse(FileInfo("delta.mgb", len(delta)))
     with pytest.raises(TruncatedError, match=r"base\.mgb"):
         parse_bytes(steps, memoryview(delta), {"base.mgb": memoryview(damaged)})
 
@@ -84,7 +84,7 @@ def test_a_block_cut_in_two_does_not_make_a_safetensors_file_foreign() -> None:
     assert len(moved) == len(data)
     assert moved != data
     with pytest.raises(LayoutError, match="'asyncckpt'"):
-        parse_bytes(SafetensorsFormat().parse(SourceInfo("m.safetensors", len(moved))), memoryview(moved))
+        parse_bytes(SafetensorsFormat().parse(FileInfo("m.safetensors", len(moved))), memoryview(moved))
 
 
 def test_a_graph_of_ours_without_its_header_is_not_a_bare_graph() -> None:
@@ -92,4 +92,4 @@ def test_a_graph_of_ours_without_its_header_is_not_a_bare_graph() -> None:
     (data,) = files_of(SdnbFormat(clock=lambda: MOMENT), states()[0])
     cut = data[32:]
     with pytest.raises(LayoutError, match="beginning is missing"):
-        parse_bytes(SdnbFormat().parse(SourceInfo("m.sdnb", len(cut))), memoryview(cut))
+        parse_bytes(SdnbFormat().parse(FileInfo("m.sdnb", len(cut))), memoryview(cut))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from asyncckpt.errors import CheckpointError, FormatError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.decode import check_chunks, gather
-from asyncckpt.formats.kit.index import Index, SourceInfo, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo, Index, parse_bytes
 from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names, get_format
 from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
@@ -63,7 +63,7 @@ def name_of(format: ICheckpointFormat, files: list[bytes]) -> str:
 
 def parse(format: ICheckpointFormat, files: list[bytes]) -> tuple[Index, list[memoryview]]:
     siblings = Siblings(files[1:])
-    source = SourceInfo(name_of(format, files), len(files[0]))
+    source = FileInfo(name_of(format, files), len(files[0]))
     index = parse_bytes(format.parse(source), memoryview(files[0]), siblings)
     return index, [memoryview(files[0]), *(siblings[file] for file in index.files[1:])]
 

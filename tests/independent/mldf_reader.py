@@ -29,7 +29,7 @@ def read(data: bytes) -> dict[str, Any]:
     fields = [_descriptor(data, at + 204 * i) for i in range(count)]
     width = sum(struct.calcsize(_CELLS.get(kind, "<QI4x")) for _, kind, _ in fields)
     if structure:
-        _check_structure(data, at, count, table, samples * width, end, structure)
+        _check_tree(data, at, count, table, samples * width, end, structure)
     rows = [_row(data, table + width * i, fields) for i in range(samples)]
     if rows and "__asyncckpt__" in rows[0]:
         _check_block(data, rows, fields)
@@ -81,7 +81,7 @@ def _check_block(data: bytes, rows: list[dict[str, Any]], fields: list[tuple[str
         raise ValueError("the structure is damaged")
 
 
-def _check_structure(
+def _check_tree(
     data: bytes, descriptors: int, count: int, table: int, table_bytes: int, alloc: int, expected: int
 ) -> None:
     """Tables: header without its two checksums, descriptors, metadata table, allocation table."""

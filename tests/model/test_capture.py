@@ -19,7 +19,7 @@ from asyncckpt.testing.strategies import states
 
 def flattened(state: Any) -> tuple[Any, list[tuple[str, bytes]]]:
     flat = flatten(state)
-    return flat.structure, [(name, array.tobytes()) for name, array in flat.tensors.items()]
+    return flat.tree, [(name, array.tobytes()) for name, array in flat.tensors.items()]
 
 
 @given(states())

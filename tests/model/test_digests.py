@@ -123,7 +123,7 @@ def test_more_tensors_than_chunks_allowed_get_one_chunk_each() -> None:
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 100))
 def test_pieces_end_at_chunk_borders(start: int, end: int, chunk_bytes: int) -> None:
     chunking = Chunking.of(chunk_bytes, [1000])
-    pieces = list(chunking.pieces(0, start, end))
+    pieces = list(chunking.cut(0, start, end))
     covered = [position for _, a, b in pieces for position in range(a, b)]
     assert covered == list(range(start, end))
     for chunk, a, b in pieces:

@@ -15,7 +15,7 @@ from asyncckpt.model.state.fill import tensors_into
 from asyncckpt.model.state.flatten import flatten
 from asyncckpt.model.state.leaves import LEAVES, LeafAdapter, LeafRegistry, NumpyArrayLeaf, NumpyScalarLeaf
 from asyncckpt.model.state.torch_leaf import TorchLeaf
-from asyncckpt.model.state.tree import flat_structure, needs_framework, rebuild
+from asyncckpt.model.state.tree import flat_tree, needs_framework, rebuild
 from asyncckpt.testing.strategies import assert_identical
 
 
@@ -71,11 +71,11 @@ def test_a_registered_kind_goes_there_and_back() -> None:
     shared = Celsius(np.array([20.5]))
     flat = flatten({"t": shared, "again": shared, "other": Celsius(np.zeros(1))}, registry=registry)
     assert flat.leaf_kinds == {"t": "celsius", "other": "celsius"}
-    restored = rebuild(flat.structure, flat.tensors, registry=registry)
+    restored = rebuild(flat.tree, flat.tensors, registry=registry)
     assert isinstance(restored["t"], Celsius)
     assert restored["t"].degrees is flat.tensors["t"]
     assert restored["again"] is restored["t"]
-    as_arrays = rebuild(flat.structure, flat.tensors, leaves="numpy")
+    as_arrays = rebuild(flat.tree, flat.tensors, leaves="numpy")
     assert as_arrays["t"] is flat.tensors["t"]
 
 
@@ -85,7 +85,7 @@ def test_a_refusal_of_an_adapter_gets_the_path() -> None:
 
 
 def test_an_unknown_kind_in_a_file_names_the_way_out() -> None:
-    structure = flatten({"t": Celsius(np.zeros(1))}, registry=celsius_registry()).structure
+    structure = flatten({"t": Celsius(np.zeros(1))}, registry=celsius_registry()).tree
     assert needs_framework(structure)
     with pytest.raises(MissingExtraError, match="kind 'celsius'; load with leaves='numpy'"):
         rebuild(structure, {"t": np.zeros(1)})
@@ -93,9 +93,9 @@ def test_an_unknown_kind_in_a_file_names_the_way_out() -> None:
 
 def test_plain_numpy_needs_no_framework() -> None:
     state = {"a": [np.zeros(1), {"k": np.ones(2)}], "k": (1, np.float32(2))}
-    structure = flatten({"a": state["a"], "b": 1}).structure
+    structure = flatten({"a": state["a"], "b": 1}).tree
     assert not needs_framework(structure)
-    assert needs_framework(flat_structure(["w"], kind="torch"))
+    assert needs_framework(flat_tree(["w"], kind="torch"))
 
 
 def test_kinds_are_registered_once() -> None:
@@ -115,7 +115,7 @@ def test_entry_points_are_loaded_when_first_needed() -> None:
     flat = flatten([np.zeros(1), Celsius(np.ones(1))], registry=registry)
     assert flat.leaf_kinds["1"] == "celsius"
     fresh = LeafRegistry([plugin("celsius", f"{__name__}:CELSIUS_LEAF")])
-    assert isinstance(rebuild(flat.structure, flat.tensors, registry=fresh)[1], Celsius)
+    assert isinstance(rebuild(flat.tree, flat.tensors, registry=fresh)[1], Celsius)
 
 
 def test_broken_entry_points_stop_nothing_and_are_named() -> None:
@@ -130,7 +130,7 @@ def test_broken_entry_points_stop_nothing_and_are_named() -> None:
 
 def test_torch_is_missing_when_a_file_holds_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    structure, tensors = flat_structure(["w"], kind="torch"), {"w": np.ones(2)}
+    structure, tensors = flat_tree(["w"], kind="torch"), {"w": np.ones(2)}
     with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[torch\]'.*leaves='numpy'"):
         rebuild(structure, tensors)
     assert_identical(rebuild(structure, tensors, leaves="numpy"), tensors)
@@ -152,14 +152,14 @@ def test_a_restored_scalar_keeps_nothing_of_the_file() -> None:
 def test_into_matches_by_position_and_fills_in_place() -> None:
     saved = flatten({"a": np.array([1.0]), "l": [np.array([2, 3])], "a.b": np.ones(1), "n": 5})
     state: dict[str, Any] = {"l": [np.zeros(2, int)], "a": np.zeros(1), "a.b": np.zeros(1), "n": 0}
-    found = tensors_into(saved.structure, state)
+    found = tensors_into(saved.tree, state)
     assert (found.missing, found.unexpected, found.replaced) == ((), (), ())
     for name, arrays in found.arrays.items():
         for array in arrays:
             array[...] = saved.tensors[name]
     assert state["a"].tolist() == [1.0]
     assert state["l"][0].tolist() == [2, 3]
-    restored = rebuild(saved.structure, saved.tensors, existing=found.existing)
+    restored = rebuild(saved.tree, saved.tensors, existing=found.existing)
     assert restored["a"] is state["a"]
     assert restored["l"][0] is state["l"][0]
     assert restored["n"] == 5
@@ -167,7 +167,7 @@ def test_into_matches_by_position_and_fills_in_place() -> None:
 
 def test_into_matches_by_name_what_a_flat_file_has() -> None:
     state: dict[str, Any] = {"model": {"w": np.zeros(1), "b": np.zeros(2)}, "new": np.zeros(3)}
-    found = tensors_into(flat_structure(["model.b", "model.w", "old"]), state)
+    found = tensors_into(flat_tree(["model.b", "model.w", "old"]), state)
     assert np.shares_memory(found.arrays["model.w"][0], state["model"]["w"])
     assert np.shares_memory(found.arrays["model.b"][0], state["model"]["b"])
     assert found.missing == ("new",)
@@ -176,7 +176,7 @@ def test_into_matches_by_name_what_a_flat_file_has() -> None:
 
 def test_into_reports_what_only_one_side_has() -> None:
     saved = flatten({"a": np.ones(1), "b": [np.ones(1)], "plain": 1})
-    found = tensors_into(saved.structure, {"a": 3, "plain": np.ones(1), "b": [np.zeros(1), np.zeros(1)]})
+    found = tensors_into(saved.tree, {"a": 3, "plain": np.ones(1), "b": [np.zeros(1), np.zeros(1)]})
     assert list(found.arrays) == ["b.0"]
     assert found.missing == ("plain", "b.1")
     assert found.unexpected == ("a",)
@@ -186,17 +186,17 @@ def test_into_fills_every_array_of_a_tied_tensor() -> None:
     weight = np.ones(2)
     saved = flatten({"a": weight, "b": weight})
     untied = {"a": np.zeros(2), "b": np.zeros(2)}
-    targets = tensors_into(saved.structure, untied).arrays["a"]
+    targets = tensors_into(saved.tree, untied).arrays["a"]
     assert len(targets) == 2
     tied = np.zeros(2)
-    assert len(tensors_into(saved.structure, {"a": tied, "b": tied}).arrays["a"]) == 1
+    assert len(tensors_into(saved.tree, {"a": tied, "b": tied}).arrays["a"]) == 1
 
 
 def test_into_refuses_one_array_for_two_tensors() -> None:
     saved = flatten({"a": np.ones(2), "b": np.zeros(2)})
     tied = np.zeros(2)
     with pytest.raises(MismatchError, match=r"state\['a'\] and state\['b'\] are one array.*'a' and 'b'"):
-        tensors_into(saved.structure, {"a": tied, "b": tied})
+        tensors_into(saved.tree, {"a": tied, "b": tied})
 
 
 def test_into_refuses_what_cannot_be_written() -> None:
@@ -204,18 +204,18 @@ def test_into_refuses_what_cannot_be_written() -> None:
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     with pytest.raises(UnsupportedStateError, match=r"state\['a'\]: the array is read-only"):
-        tensors_into(saved.structure, {"a": frozen})
+        tensors_into(saved.tree, {"a": frozen})
     repeated = np.lib.stride_tricks.as_strided(np.zeros(1), (2,), (0,))
     with pytest.raises(UnsupportedStateError, match=r"state\['a'\]: the array repeats its memory"):
-        tensors_into(saved.structure, {"a": repeated})
+        tensors_into(saved.tree, {"a": repeated})
 
 
 def test_into_leaves_scalars_to_be_replaced() -> None:
     saved = flatten({"s": np.float32(2.5), "w": np.ones(1)})
-    found = tensors_into(saved.structure, {"s": np.float32(0), "w": np.zeros(1)})
+    found = tensors_into(saved.tree, {"s": np.float32(0), "w": np.zeros(1)})
     assert found.replaced == ("s",)
     assert found.missing == found.unexpected == ()
-    assert rebuild(saved.structure, saved.tensors, existing=found.existing)["s"] == np.float32(2.5)
+    assert rebuild(saved.tree, saved.tensors, existing=found.existing)["s"] == np.float32(2.5)
 
 
 def test_the_shared_registry_knows_numpy_and_torch() -> None:

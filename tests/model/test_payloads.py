@@ -12,7 +12,7 @@ from asyncckpt.errors import LayoutError
 from asyncckpt.model.state.fill import tensors_into
 from asyncckpt.model.state.flatten import flatten
 from asyncckpt.model.state.payloads import PAYLOAD_BYTES, payload_names
-from asyncckpt.model.state.tree import rebuild, structure_names, structure_values, with_values
+from asyncckpt.model.state.tree import rebuild, tree_names, tree_values, with_values
 from asyncckpt.testing.strategies import assert_identical
 
 BLOB = bytes(range(256)) * (PAYLOAD_BYTES // 256)
@@ -21,19 +21,19 @@ TEXT = "naïve 😀\ud800" * PAYLOAD_BYTES
 
 def restored(state: Any, **options: Any) -> Any:
     flat = flatten(state)
-    return rebuild(json.loads(json.dumps(flat.structure)), flat.tensors | flat.payloads, **options)
+    return rebuild(json.loads(json.dumps(flat.tree)), flat.tensors | flat.payloads, **options)
 
 
 def test_from_the_limit_on_bytes_and_strings_are_payloads() -> None:
     state = {"b": BLOB, "s": TEXT, "short": BLOB[1:], "l": [(BLOB + b"x",)]}
     flat = flatten(state)
     assert flat.tensors == {}
-    assert structure_names(flat.structure) == []
+    assert tree_names(flat.tree) == []
     assert list(flat.payloads) == ["b#bytes", "s#str", "l.0.0#bytes"]
     assert all(array.dtype == np.uint8 and array.ndim == 1 for array in flat.payloads.values())
     assert flat.payloads["s#str"].tobytes() == TEXT.encode("utf-8", "surrogatepass")
-    assert payload_names(flat.structure) == set(flat.payloads)
-    assert len(json.dumps(flat.structure)) < 2 * PAYLOAD_BYTES
+    assert payload_names(flat.tree) == set(flat.payloads)
+    assert len(json.dumps(flat.tree)) < 2 * PAYLOAD_BYTES
     assert_identical(restored(state), state)
 
 
@@ -58,9 +58,9 @@ def test_without_payloads_they_are_text() -> None:
     state = {"b": BLOB, "s": TEXT}
     flat = flatten(state, payloads=False)
     assert flat.payloads == {}
-    assert_identical(rebuild(flat.structure, {}), state)
+    assert_identical(rebuild(flat.tree, {}), state)
     with_payloads = flatten(state)
-    assert with_values(with_payloads.structure, with_payloads.payloads) == flat.structure
+    assert with_values(with_payloads.tree, with_payloads.payloads) == flat.tree
 
 
 def test_bytes_are_not_copied() -> None:
@@ -91,18 +91,18 @@ def test_no_payload_takes_the_name_of_a_tensor() -> None:
 
 def test_payloads_come_back_with_a_part_of_the_tensors() -> None:
     flat = flatten({"w": np.ones(1), "b": BLOB})
-    assert rebuild(flat.structure, flat.payloads, partial=True) == {"b": BLOB}
+    assert rebuild(flat.tree, flat.payloads, partial=True) == {"b": BLOB}
 
 
 def test_loading_into_a_state_passes_them_by() -> None:
     flat = flatten({"w": np.ones(1), "b": BLOB})
-    found = tensors_into(flat.structure, {"w": np.zeros(1), "other": TEXT})
+    found = tensors_into(flat.tree, {"w": np.zeros(1), "other": TEXT})
     assert (list(found.arrays), found.missing, found.unexpected) == (["w"], (), ())
 
 
 def test_values_of_a_structure() -> None:
     flat = flatten({"a": (1, [2.5]), "b": BLOB, "w": np.ones(1), "n": None})
-    found = dict(structure_values(flat.structure))
+    found = dict(tree_values(flat.tree))
     assert found[()] is dict
     assert found[("a",)] is tuple
     assert found[("a", 1)] is list

@@ -31,25 +31,25 @@ def test_dropped_tensors_are_gone_from_dicts(state: Any, expected: Any) -> None:
     dropped = {name for name in flat.tensors if name.rpartition(".")[2] == "a"}
     assert len(dropped) == 1
     kept = {name: array for name, array in flat.tensors.items() if name not in dropped}
-    assert_identical(rebuild(prune(flat.structure, dropped), kept), expected)
+    assert_identical(rebuild(prune(flat.tree, dropped), kept), expected)
 
 
 def test_dropped_tensors_are_none_in_lists_and_tuples() -> None:
     flat = flatten([A, (B, 3)])
-    assert_identical(rebuild(prune(flat.structure, {"0", "1.0"}), {}), [None, (None, 3)])
+    assert_identical(rebuild(prune(flat.tree, {"0", "1.0"}), {}), [None, (None, 3)])
 
 
 def test_a_state_that_was_nothing_but_the_tensor_is_none() -> None:
     flat = flatten(A)
-    assert rebuild(prune(flat.structure, set(flat.tensors)), {}) is None
+    assert rebuild(prune(flat.tree, set(flat.tensors)), {}) is None
     assert prune(None, {"a"}) is None
 
 
 def test_the_structure_that_was_given_stays_as_it_was() -> None:
     flat = flatten({"x": [A, {"a": B}]})
-    before = repr(flat.structure)
-    prune(flat.structure, set(flat.tensors))
-    assert repr(flat.structure) == before
+    before = repr(flat.tree)
+    prune(flat.tree, set(flat.tensors))
+    assert repr(flat.tree) == before
 
 
 def test_a_structure_of_any_depth_is_pruned() -> None:

@@ -28,7 +28,7 @@ def round_trip(state: Any) -> Any:
         name: (bytearray(as_bytes_view(array)[1]), dtype_name(array.dtype), array.shape)
         for name, array in flat.tensors.items()
     }
-    structure = json.loads(json.dumps(flat.structure, allow_nan=False))
+    structure = json.loads(json.dumps(flat.tree, allow_nan=False))
     return rebuild(structure, {name: array_from(*parts) for name, parts in stored.items()})
 
 
@@ -148,7 +148,7 @@ def test_parameters_and_gradients_come_back_as_they_were(dtype: str) -> None:
         assert torch.equal(restored[name].detach(), tensor.detach()), name
         assert restored[name].is_leaf, name
     flat = flatten(state)
-    arrays = rebuild(flat.structure, flat.tensors, leaves="numpy")
+    arrays = rebuild(flat.tree, flat.tensors, leaves="numpy")
     assert {type(array) for array in arrays.values()} == {np.ndarray}
 
 
@@ -271,16 +271,16 @@ def test_loading_into_tensors() -> None:
         "w": torch.zeros(2, 2, dtype=torch.bfloat16).T,
         "p": torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False),
     }
-    found = tensors_into(saved.structure, state)
+    found = tensors_into(saved.tree, state)
     for name, arrays in found.arrays.items():
         arrays[0][...] = saved.tensors[name]
     assert state["w"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
     assert state["p"].tolist() == [0, 1, 2]
     with pytest.raises(UnsupportedStateError, match=r"state\['w'\]: the array repeats its memory"):
-        tensors_into(saved.structure, {"w": torch.zeros(1).expand(2)})
+        tensors_into(saved.tree, {"w": torch.zeros(1).expand(2)})
     lazy = torch.zeros(2, dtype=torch.complex64).conj()
     with pytest.raises(UnsupportedStateError, match=r"state\['w'\]: the tensor is a lazy conjugate"):
-        tensors_into(saved.structure, {"w": lazy})
+        tensors_into(saved.tree, {"w": lazy})
 
 
 def test_torch_is_not_imported_before_the_user_does() -> None:
@@ -289,7 +289,7 @@ def test_torch_is_not_imported_before_the_user_does() -> None:
         "from asyncckpt.model.state.flatten import flatten\n"
         "from asyncckpt.model.state.tree import rebuild\n"
         "flat = flatten({'a': numpy.ones(1), 's': numpy.float32(1), 'n': [1, 'x']})\n"
-        "rebuild(flat.structure, flat.tensors)\n"
+        "rebuild(flat.tree, flat.tensors)\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncckpt.errors import LayoutError, UnsupportedStateError
 from asyncckpt.model.state.flatten import FlatState, flatten
-from asyncckpt.model.state.tree import MAX_DEPTH, flat_structure, rebuild, structure_leaves, structure_names
+from asyncckpt.model.state.tree import MAX_DEPTH, flat_tree, rebuild, tree_leaves, tree_names
 from asyncckpt.testing.strategies import assert_identical, states
 
 Point = namedtuple("Point", "x y")
@@ -40,7 +40,7 @@ class Config:
 
 def through_json(flat: FlatState, **options: Any) -> Any:
     """What a load sees: the structure as text, strictly JSON and in ASCII."""
-    text = json.dumps(flat.structure, allow_nan=False, ensure_ascii=True)
+    text = json.dumps(flat.tree, allow_nan=False, ensure_ascii=True)
     return rebuild(json.loads(text), flat.tensors, **options)
 
 
@@ -48,18 +48,18 @@ def through_json(flat: FlatState, **options: Any) -> Any:
 def test_any_state_comes_back_as_it_was(state: Any) -> None:
     flat = flatten(state)
     assert_identical(through_json(flat), state)
-    assert structure_names(flat.structure) == list(flat.tensors) == list(flat.leaf_kinds)
+    assert tree_names(flat.tree) == list(flat.tensors) == list(flat.leaf_kinds)
 
 
 @given(states())
 def test_the_same_state_gives_the_same_structure(state: Any) -> None:
-    assert json.dumps(flatten(state).structure) == json.dumps(flatten(state).structure)
+    assert json.dumps(flatten(state).tree) == json.dumps(flatten(state).tree)
 
 
 @given(states())
 def test_sorting_json_keys_changes_nothing(state: Any) -> None:
     flat = flatten(state)
-    sorted_text = json.dumps(flat.structure, sort_keys=True, ensure_ascii=False)
+    sorted_text = json.dumps(flat.tree, sort_keys=True, ensure_ascii=False)
     assert_identical(rebuild(json.loads(sorted_text.encode()), flat.tensors), state)
 
 
@@ -182,13 +182,13 @@ def test_no_copy_of_arrays() -> None:
 def test_later_changes_of_the_tree_have_no_effect() -> None:
     state: dict[Any, Any] = {"a": [1, {"b": 2}], "w": np.ones(2), "o": OrderedDict(x=1)}
     flat = flatten(state)
-    before = json.dumps(flat.structure)
+    before = json.dumps(flat.tree)
     state["a"][1]["b"] = 3
     state["a"].append(4)
     state["new"] = np.zeros(1)
     del state["w"]
     state["o"].move_to_end("x")
-    assert json.dumps(flat.structure) == before
+    assert json.dumps(flat.tree) == before
     assert_identical(through_json(flat), {"a": [1, {"b": 2}], "w": np.ones(2), "o": OrderedDict(x=1)})
 
 
@@ -273,18 +273,18 @@ def test_a_part_of_the_tensors() -> None:
     state = {"m": {"w": np.ones(1), "b": np.zeros(1)}, "l": [np.ones(2), (np.zeros(2), 5)], "step": 3}
     flat = flatten(state)
     chosen = {name: flat.tensors[name] for name in ("m.w", "l.1.0")}
-    restored = rebuild(flat.structure, chosen, partial=True)
+    restored = rebuild(flat.tree, chosen, partial=True)
     assert_identical(restored, {"m": {"w": np.ones(1)}, "l": [None, (np.zeros(2), 5)], "step": 3})
-    assert rebuild(flatten(np.ones(1)).structure, {}, partial=True) is None
+    assert rebuild(flatten(np.ones(1)).tree, {}, partial=True) is None
 
 
 def test_the_structure_of_a_file_without_one() -> None:
     names = ["b.c", "a", "\ud800"]
     tensors = {name: np.array([index]) for index, name in enumerate(names)}
-    structure = flat_structure(names)
-    assert structure_names(structure) == names
+    structure = flat_tree(names)
+    assert tree_names(structure) == names
     assert_identical(rebuild(structure, tensors), tensors)
-    assert structure_leaves(flat_structure(["a"], kind="torch")) == [(("a",), "a", "torch")]
+    assert tree_leaves(flat_tree(["a"], kind="torch")) == [(("a",), "a", "torch")]
 
 
 HOSTILE: list[Any] = [
@@ -363,7 +363,7 @@ def test_structures_nested_too_deep_are_layout_errors(wrap: str) -> None:
             "dict": {"d": ["k", node]},
             "ordered": {"o": [0, node]},
         }[wrap]
-    for walk in (structure_names, lambda structure: rebuild(structure, {})):
+    for walk in (tree_names, lambda structure: rebuild(structure, {})):
         with pytest.raises(LayoutError, match="deeper"):
             walk(node)
     while isinstance(node, (dict, list)):
@@ -399,5 +399,5 @@ def test_twenty_thousand_tensors_make_a_compact_structure() -> None:
     state = {f"layers.{index}.weight": np.zeros(1) for index in range(20_000)}
     flat = flatten(state)
     names = sum(len(name) for name in state)
-    assert len(json.dumps(flat.structure, separators=(",", ":"))) < 2 * names + 20_000 * 16
+    assert len(json.dumps(flat.tree, separators=(",", ":"))) < 2 * names + 20_000 * 16
     assert through_json(flat).keys() == state.keys()

@@ -32,17 +32,17 @@ class Hashed(MlcpFormat):
     def __init__(self) -> None:
         self.seen: Any = None
 
-    def own_digest(self, read: TensorBytes) -> Any:
+    def format_digest(self, read: TensorBytes) -> Any:
         return bytes(read(0, 0, 4)), threading.current_thread().name
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         (plan,) = super().plan(content, name=name)
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-            self.seen = digests.own
+            self.seen = digests.format
             return plan.finish(digests, read)
 
-        return [replace(plan, finish=finish, own_digest=self.own_digest)]
+        return [replace(plan, finish=finish, format_digest=self.format_digest)]
 
 
 class Endless(Hashed):
@@ -52,7 +52,7 @@ class Endless(Hashed):
         super().__init__()
         self.begun = threading.Event()
 
-    def own_digest(self, read: TensorBytes) -> Any:
+    def format_digest(self, read: TensorBytes) -> Any:
         while True:
             read(0, 0, 4)
             self.begun.set()

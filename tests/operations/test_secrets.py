@@ -123,7 +123,7 @@ async def test_errors_of_a_server_that_refuses(
 async def test_a_url_with_a_password_is_not_repeated(location: str) -> None:
     try:
         async with resolve(location) as place:
-            shown = place.shown + repr(place.storage)
+            shown = place.display + repr(place.storage)
     except (asyncckpt.AsyncCkptError, ValueError) as error:
         shown = str(error) + repr(error)
     assert SECRET not in shown
@@ -284,9 +284,9 @@ async def all_that_is_shown(location: str) -> tuple[str, int]:
     return "\n".join(shown), ended_well
 
 
-def assert_hidden(shown: str, logs: pytest.LogCaptureFixture) -> None:
+def assert_hidden(display: str, logs: pytest.LogCaptureFixture) -> None:
     records = "\n".join(repr(vars(record)) for record in logs.records)
-    for text in (shown, logs.text, records):
+    for text in (display, logs.text, records):
         for piece in PIECES:
             where = text.find(piece)
             assert where < 0, f"{piece} in …{text[max(0, where - 300) : where + 100]}…"

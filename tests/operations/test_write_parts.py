@@ -27,7 +27,7 @@ class Planned:
         self.file = bytearray(plan.size)
         for payload in plan.payloads:
             self.file[payload.offset : payload.end] = tensors[payload.tensor]
-        for region, data in zip(plan.late, late, strict=True):
+        for region, data in zip(plan.deferred, late, strict=True):
             self.file[region.start : region.end] = data
 
     def view(self, span: Span) -> Buffer:

@@ -55,7 +55,7 @@ async def save(storage: S3Storage, key: str, *, exclusive: bool, write_id: str |
 
 
 @contextmanager
-def hearing_retries() -> Iterator[list[str]]:
+def reporting_retries_to() -> Iterator[list[str]]:
     lines: list[str] = []
     token = on_retry.set(lines.append)
     try:
@@ -75,7 +75,7 @@ async def test_a_lost_put_is_settled(
     relay.once("Put", fate)
     async with through(relay.endpoint_url, minio_bucket) as storage:
         write = storage.write_new if exclusive else storage.write
-        with hearing_retries() as lines:
+        with reporting_retries_to() as lines:
             info = await write("k", b"abc", write_id="mine")
         assert (info.size, info.write_id) == (3, "mine")
         assert info.version == (await storage.stat("k")).version
@@ -95,7 +95,7 @@ async def test_a_lost_step_of_an_upload_is_settled(
 ) -> None:
     relay.once(operation, fate)
     async with through(relay.endpoint_url, minio_bucket) as storage:
-        with hearing_retries() as lines:
+        with reporting_retries_to() as lines:
             await save(storage, "k", exclusive=exclusive, write_id="mine")
         assert (await storage.stat("k")).write_id == "mine"
     assert len(lines) == 1
@@ -230,7 +230,7 @@ async def test_a_cut_in_the_middle_of_a_range_goes_on_where_it_stopped(
 async def test_latency_is_no_error(toxiproxy: Toxiproxy, minio: S3Server, minio_bucket: S3Bucket) -> None:
     with toxiproxy.proxy(minio.endpoint_url) as proxy, proxy.toxic("latency", latency=30, jitter=10):
         async with through(proxy.endpoint_url, minio_bucket) as storage:
-            with hearing_retries() as lines:
+            with reporting_retries_to() as lines:
                 await save(storage, "k", exclusive=True)
                 assert await storage.read("k") == DATA
     assert lines == []

@@ -40,10 +40,10 @@ from asyncckpt.formats.kit.binary import LE_U32, decode_utf8
 from asyncckpt.formats.kit.block import Block, has_traces
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
@@ -54,8 +54,8 @@ from asyncckpt.formats.kit.order import (
     foreign_metadata,
     in_file_order,
 )
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, place
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, lay_out
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
@@ -110,7 +110,7 @@ def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
     _require_u32(name, {"config": len(header), "index": index_bytes, "asyncckpt block": block.size})
     block_start = len(header) + LE_U32.size + index_bytes + BLOCK_HEADER_BYTES
     header_bytes = block_start + block.size
-    placed, end = place(tensors, header_bytes, alignment=ALIGNMENT)
+    placed, end = lay_out(tensors, header_bytes, alignment=ALIGNMENT)
     payloads = tuple(replace(payload, tensor=order[payload.tensor]) for payload in placed)
     offsets = [payload.offset for payload in payloads] or [end]
     entries = [replace(entry, offset=offset) for entry, offset in zip(entries, offsets, strict=True)]
@@ -121,7 +121,7 @@ def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
         text = block.render(block_start, in_file_order(order, chunking, digests.checksums))
         start = header + LE_U32.pack(index_bytes) + index + gap + text
         spans = ((p.offset, p.end) for p in payloads)
-        return seal([(0, start)], spans, size=end, at=block_start + block.outside_position)
+        return with_header_crc([(0, start)], spans, size=end, at=block_start + block.outside_position)
 
     return FilePlan(name, end, payloads, (ByteRange(0, header_bytes),), chunking, finish)
 
@@ -213,7 +213,7 @@ class _Regions:
         return data
 
 
-def parse_file(source: SourceInfo, magic: bytes) -> ParseSteps:
+def parse_file(source: FileInfo, magic: bytes) -> ParseSteps:
     """Raises FormatError subclasses."""
     regions = _Regions(source.size)
     header, position = yield from _parse_header(regions, magic)
@@ -248,7 +248,7 @@ def parse_file(source: SourceInfo, magic: bytes) -> ParseSteps:
         chunk_bytes=chunk_bytes,
         tree=tree,
         warnings=warnings,
-        structure=None if block is None else (Extent(0, position),),
+        header_extents=None if block is None else (Extent(0, position),),
         details={"headerBytes": position} | ({} if config is None else {"config": config["configText"]}),
     )
 
@@ -300,7 +300,7 @@ def _parse_block(
     return block, position + BLOCK_HEADER_BYTES + len(text)
 
 
-def _stored_tensors(entries: Sequence[Entry], data_start: int, source: SourceInfo) -> list[StoredTensor]:
+def _stored_tensors(entries: Sequence[Entry], data_start: int, source: FileInfo) -> list[StoredTensor]:
     """Gaps and any order are legal; overlaps and equal names are not."""
     if len({entry.name for entry in entries}) != len(entries):
         raise LayoutError("two tensors of the file have the same name")
@@ -370,14 +370,14 @@ class GptrsTensorsFormat(ICheckpointFormat):
                 lines.append(f"tensor {tensor.name!a} has a name that is not ASCII, which gpt-rs refuses")
         return lines
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:8]) == self.magic
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         self.require_representable(content)
         return [plan_file(content, name, self.magic)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source, self.magic)
 
 

@@ -55,7 +55,7 @@ def has_traces(data: Buffer, *, escaped: bool = False) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockText:
+class BlockTemplate:
     """The block as text whose checksums are still open. All of it is ASCII: one character is one byte."""
 
     before_at: str
@@ -74,7 +74,7 @@ class BlockText:
         metadata: Json = None,
         exact: Json = None,
         outside: bool = True,
-    ) -> BlockText:
+    ) -> BlockTemplate:
         """The block of a content whose tensors are stored in the order of `chunking`.
 
         Raises ValueError when the tree or the metadata is not JSON.
@@ -99,7 +99,7 @@ class BlockText:
             has_outside=outside,
         )
 
-    def escaped(self) -> BlockText:
+    def escaped(self) -> BlockTemplate:
         """The same block as the inside of a JSON string."""
         return replace(
             self,
@@ -156,7 +156,7 @@ class Block:
 
     @classmethod
     def decode(cls, value: Json) -> Block:
-        """Raises LayoutError for anything that `BlockText` would not have written."""
+        """Raises LayoutError for anything that `BlockTemplate` would not have written."""
         if not isinstance(value, dict):
             raise LayoutError(f"the asyncckpt block is {type(value).__name__}, not an object")
         if value.get("block") != BLOCK_VERSION:

@@ -29,7 +29,7 @@ class Digesting:
         for payload in payloads:
             first = self._chunking.first[payload.tensor]
             total = 0
-            for chunk, start, end in self._chunking.pieces(payload.tensor, 0, payload.size):
+            for chunk, start, end in self._chunking.cut(payload.tensor, 0, payload.size):
                 piece = read(payload.tensor, start, end)
                 self.checksums[first + chunk] = crc32c(piece)
                 if self._crc32 is not None:
@@ -45,12 +45,12 @@ def digest_file(plan: FilePlan, read: TensorBytes, checksums: Checksums | None =
     """Hash the payloads of one file. `checksums` are those of the files of its set so far; this file's are added."""
     digesting = Digesting(plan.chunking, crc32=plan.needs_crc32, checksums=checksums)
     digesting.hash(plan.payloads, read)
-    return digesting.digests(own_digest(plan, read))
+    return digesting.digests(format_digest(plan, read))
 
 
-def own_digest(plan: FilePlan, read: TensorBytes) -> Any:
+def format_digest(plan: FilePlan, read: TensorBytes) -> Any:
     """What only the format itself knows how to hash; None where there is no such thing."""
-    return None if plan.own_digest is None else plan.own_digest(read)
+    return None if plan.format_digest is None else plan.format_digest(read)
 
 
 def digest_content(chunking: Chunking, read: TensorBytes, *, crc32: bool = False) -> Digests:
@@ -62,7 +62,7 @@ def digest_content(chunking: Chunking, read: TensorBytes, *, crc32: bool = False
 
 def segments(plan: FilePlan, late: Sequence[bytes], read: TensorBytes) -> list[Buffer]:
     """The whole file as a list of buffers, tensors as views."""
-    parts: list[tuple[int, Buffer]] = [(r.start, data) for r, data in zip(plan.late, late, strict=True)]
+    parts: list[tuple[int, Buffer]] = [(r.start, data) for r, data in zip(plan.deferred, late, strict=True)]
     parts += [(p.offset, read(p.tensor, 0, p.size)) for p in plan.payloads if p.size]
     buffers: list[Buffer] = []
     position = 0
@@ -83,5 +83,5 @@ def render(plan: AnyPlan, read: TensorBytes, digests: Digests | None = None) -> 
         return plan.head() + body
     if digests is None:
         hashed = digest_content(plan.chunking, read, crc32=plan.needs_crc32)
-        digests = replace(hashed, own=own_digest(plan, read))
+        digests = replace(hashed, format=format_digest(plan, read))
     return b"".join(segments(plan, plan.finish(digests, read), read))

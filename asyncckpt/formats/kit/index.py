@@ -32,7 +32,7 @@ class Need(NamedTuple):
     file: str = ""
 
 
-class SourceInfo(NamedTuple):
+class FileInfo(NamedTuple):
     """What is known of a file before parsing: its name (without folders) and its size."""
 
     name: str
@@ -106,7 +106,7 @@ class RegionDigest:
 class Index:
     """A parsed file, or a set of files: `files[0]` is "" (the one that was opened), the others are its siblings.
 
-    `structure` are the runs of bytes outside the tensors that mean something (headers, tables); in a file of ours
+    `header_extents` are the runs of bytes outside the tensors that mean something (headers, tables); in a file of ours
     everything else is zeros, which `verify` checks; None where that is not known. `details` is what `inspect`
     shows: JSON, format by format. `seals` are what a copy without them would lose.
     """
@@ -120,7 +120,7 @@ class Index:
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ("",)
     digests: tuple[RegionDigest, ...] = ()
-    structure: tuple[Extent, ...] | None = None
+    header_extents: tuple[Extent, ...] | None = None
     details: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
     seals: frozenset[Seal] = frozenset()
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats.kit.block import Block, BlockText
+from asyncckpt.formats.kit.block import Block, BlockTemplate
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content
@@ -37,7 +37,7 @@ def build_block(
     extra: Mapping[str, Json] | None = None,
     *,
     outside: bool = True,
-) -> BlockText:
+) -> BlockTemplate:
     """The block of a file that lists tensor `order[i]` of the content as its i-th.
 
     `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
@@ -45,7 +45,7 @@ def build_block(
     shards than there are.
     """
     members = {**_encode_arranged(content, order), **(extra or {})}
-    return BlockText.build(content, chunking, metadata=members, outside=outside)
+    return BlockTemplate.build(content, chunking, metadata=members, outside=outside)
 
 
 def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:

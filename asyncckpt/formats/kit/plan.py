@@ -1,7 +1,7 @@
 """What a format plans to write: values only, no bytes moved yet.
 
-A file is payloads (tensors' bytes, at offsets), *late* regions (everything else that is not zero: headers, tables,
-manifests), and zeros in between. Late regions have a fixed place and size; their bytes are known when every
+A file is payloads (tensors' bytes, at offsets), *deferred* regions (everything else that is not zero: headers, tables,
+manifests), and zeros in between. Deferred regions have a fixed place and size; their bytes are known when every
 checksum is, so whoever writes the file asks `finish` for them last.
 """
 
@@ -66,38 +66,40 @@ class Digests:
     """What was computed while the payloads were written.
 
     `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
-    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `own` what its
-    `own_digest` returned.
+    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `format` what its
+    `format_digest` returned.
     """
 
     checksums: Checksums
     crc32: tuple[int, ...] = ()
-    own: Any = None
+    format: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
     """One file whose layout is known before a byte is written.
 
-    `name` is the file's name beside the checkpoint's key. `finish(digests, read)` gives the bytes of each late
+    `name` is the file's name beside the checkpoint's key. `finish(digests, read)` gives the bytes of each deferred
     region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
-    those that lie in other files of a set: all its files share it. `own_digest(read)` is a hash over the payloads that
-    only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a worker
-    thread.
+    those that lie in other files of a set: all its files share it. `format_digest(read)` is a hash over the payloads
+    that only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a
+    worker thread.
     """
 
     name: str
     size: int
     payloads: tuple[Payload, ...]
-    late: tuple[ByteRange, ...]
+    deferred: tuple[ByteRange, ...]
     chunking: Chunking
     finish: Callable[[Digests, TensorBytes], Sequence[bytes]]
     needs_crc32: bool = False
-    own_digest: Callable[[TensorBytes], Any] | None = None
+    format_digest: Callable[[TensorBytes], Any] | None = None
 
     def __post_init__(self) -> None:
         position = 0
-        for start, end in sorted([(p.offset, p.end) for p in self.payloads] + [tuple(r) for r in self.late]):
+        for start, end in sorted(
+            [(p.offset, p.end) for p in self.payloads] + [tuple(r) for r in self.deferred]
+        ):
             if start < position:
                 raise LayoutError(f"the plan of {self.name!r} overlaps at byte {start}")
             position = end
@@ -128,7 +130,7 @@ def aligned(offset: int, alignment: int = 64) -> int:
     return -(-offset // alignment) * alignment
 
 
-def place(
+def lay_out(
     tensors: Sequence[TensorMetadata], start: int, *, alignment: int = 64
 ) -> tuple[tuple[Payload, ...], int]:
     """Lay the tensors out one after another from `start`, aligned. Returns the payloads and the end."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from asyncckpt.model.checksums import Buffer, crc32c, crc32c_of_zeros
 
 
-def seal(
+def with_header_crc(
     regions: Sequence[tuple[int, bytes]],
     payloads: Iterable[tuple[int, int]],
     *,

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.kit.binary import LE_U16, LE_U32, LE_U64, Cursor
-from asyncckpt.formats.kit.index import Need, SourceInfo, need_exactly
+from asyncckpt.formats.kit.index import FileInfo, Need, need_exactly
 from asyncckpt.model.file_names import is_file_name
 
 MAGIC = b"PK\x03\x04"
@@ -203,7 +203,7 @@ class Archive:
     comment: bytes
 
 
-def read_archive(source: SourceInfo, limits: ZipLimits) -> Generator[Need, memoryview, Archive]:
+def read_archive(source: FileInfo, limits: ZipLimits) -> Generator[Need, memoryview, Archive]:
     """Raises FormatError subclasses."""
     offset, size, count, comment = yield from _find_directory(source)
     if count > limits.max_entries:
@@ -228,7 +228,7 @@ def read_archive(source: SourceInfo, limits: ZipLimits) -> Generator[Need, memor
     return Archive(entries, offset, tail, comment)
 
 
-def _find_directory(source: SourceInfo) -> Generator[Need, memoryview, tuple[int, int, int, bytes]]:
+def _find_directory(source: FileInfo) -> Generator[Need, memoryview, tuple[int, int, int, bytes]]:
     """Offset, size and number of records of the central directory, and the archive's comment."""
     tail_start = max(0, source.size - _TAIL_BYTES)
     tail = yield Need(tail_start, source.size - tail_start)

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from asyncckpt.arguments import checked
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import ParseSteps, Seal, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, ParseSteps, Seal
 from asyncckpt.formats.kit.plan import AnyPlan, Content
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, require_key
 from asyncckpt.formats.metagraph.delta import BaseBundle, base_bundle
@@ -90,7 +90,7 @@ class MetagraphFormat(ICheckpointFormat):
     def seals(self) -> frozenset[Seal]:
         return seals_of(encrypted=self._keys.key is not None, signed=self._keys.signing_key is not None)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:8]) in (MAGIC, OLD_MAGIC)
 
     def plan(self, content: Content, *, name: str) -> Sequence[AnyPlan]:
@@ -101,7 +101,7 @@ class MetagraphFormat(ICheckpointFormat):
         streamed = writing.codec.flags or self._base is not None
         return [plan_stream(content, name, writing) if streamed else plan_plain(content, name, writing)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source, self._keys)
 
     def _writing(self, metadata: CheckpointMetadata) -> Writing:

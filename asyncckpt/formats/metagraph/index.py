@@ -14,13 +14,13 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Frames,
     Index,
     Need,
     ParseSteps,
     RegionDigest,
     Seal,
-    SourceInfo,
     StoredTensor,
 )
 from asyncckpt.formats.kit.order import decode_arranged, foreign_metadata
@@ -37,7 +37,7 @@ from asyncckpt.model.metadata import Json, TensorMetadata
 NAME = "metagraph"
 
 
-def parse_file(source: SourceInfo, keys: Keys) -> ParseSteps:
+def parse_file(source: FileInfo, keys: Keys) -> ParseSteps:
     """Raises FormatError subclasses; MissingBaseError for a delta whose base is not beside it."""
     bundle = yield from read_bundle(keys, size=source.size)
     files, bundles = [""], [bundle]
@@ -69,7 +69,7 @@ def parse_file(source: SourceInfo, keys: Keys) -> ParseSteps:
         warnings=bundle.warnings,
         files=tuple(files),
         digests=tuple(d for number, found in enumerate(bundles) for d in _digests(found, number)),
-        structure=_structure(bundles),
+        header_extents=_structure(bundles),
         details=_details(bundle),
         seals=seals_of(
             encrypted=any(found.header.flags & Flag.ENCRYPTED for found in bundles),

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncckpt.errors import LayoutError, LimitExceededError, UnsupportedVersionError
-from asyncckpt.formats.kit.block import Block, BlockText
+from asyncckpt.formats.kit.block import Block, BlockTemplate
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.formats.metagraph.delta import BaseReference
 from asyncckpt.formats.metagraph.hashing import HASH_BYTES
@@ -43,12 +43,12 @@ class MetadataText:
 
     members: dict[str, Json]
     hashed: tuple[int, ...]
-    block: BlockText
+    block: BlockTemplate
 
     @classmethod
     def build(
         cls,
-        block: BlockText,
+        block: BlockTemplate,
         hashed: Sequence[int],
         *,
         creator: str,

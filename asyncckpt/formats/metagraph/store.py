@@ -139,7 +139,7 @@ class StoreStream:
         """The tensor's chunks, hashed on the way."""
         hasher = new_hasher()
         first = self.chunking.first[number]
-        for chunk, start, end in self.chunking.pieces(number, 0, self.chunking.sizes[number]):
+        for chunk, start, end in self.chunking.cut(number, 0, self.chunking.sizes[number]):
             piece = read(number, start, end)
             self.checksums[first + chunk] = crc32c(piece)
             hasher.update(piece)

@@ -12,7 +12,7 @@ from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.kit.order import build_block
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, StreamPlan, TensorBytes, aligned, place
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, StreamPlan, TensorBytes, aligned, lay_out
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, stored_bound
 from asyncckpt.formats.metagraph.delta import BaseBundle
 from asyncckpt.formats.metagraph.hashing import hash_of, root_of
@@ -127,7 +127,7 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     }
     offsets, tables_end = _lay_out(sizes, writing.head_bytes)
     store_start = aligned(tables_end, STORE_ALIGNMENT)
-    payloads, store_end = place(content.tensors, store_start, alignment=ALIGNMENT)
+    payloads, store_end = lay_out(content.tensors, store_start, alignment=ALIGNMENT)
     entries = [Entry(nodes.ids[p.tensor], p.offset, p.size, p.size) for p in payloads]
     sections = [
         Section(number, 0, offsets[number], sizes[number], 0, _items(number, content, frames=0))
@@ -136,7 +136,7 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     sections.append(Section(SectionType.STORE, 0, store_start, store_end - store_start, 0, len(payloads)))
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        store_hash, hashes = digests.own
+        store_hash, hashes = digests.format
         tables = {
             SectionType.NODES: nodes.encode(hashes),
             SectionType.EDGES: edges,
@@ -158,7 +158,7 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
         size = aligned(store_end, SECTION_ALIGNMENT) + SIGNATURE_BYTES
         late.append(ByteRange(size - SIGNATURE_BYTES, size))
     hashing = partial(hash_store, payloads, store_start)
-    return FilePlan(name, size, payloads, tuple(late), chunking, finish, own_digest=hashing)
+    return FilePlan(name, size, payloads, tuple(late), chunking, finish, format_digest=hashing)
 
 
 def _lay_out(sizes: Mapping[SectionType, int], start: int) -> tuple[dict[SectionType, int], int]:

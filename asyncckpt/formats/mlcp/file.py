@@ -27,19 +27,19 @@ from dataclasses import dataclass, replace
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor, decode_utf8, encode_utf8
-from asyncckpt.formats.kit.block import EXACT, Block, BlockText
+from asyncckpt.formats.kit.block import EXACT, Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved
@@ -93,7 +93,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
     tensors = content.tensors
     chunking = Chunking.for_sizes(t.size for t in tensors)
-    relative, data_bytes = place(tensors, 0, alignment=ALIGNMENT)
+    relative, data_bytes = lay_out(tensors, 0, alignment=ALIGNMENT)
     placed = iter(relative)
     metadata = with_shards(
         replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
@@ -101,7 +101,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
         lambda tensor: moved(tensor, next(placed).offset),
     )
     before, after, exact = split_metadata(metadata)
-    block = BlockText.build(content, chunking, exact=exact)
+    block = BlockTemplate.build(content, chunking, exact=exact)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
@@ -116,7 +116,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
         text = before + block.render(block_start, digests.checksums) + after
         header = Header(VERSION, text).encode() + tables
         spans = ((p.offset, p.end) for p in payloads)
-        return seal([(0, header)], spans, size=size, at=block_start + block.outside_position)
+        return with_header_crc([(0, header)], spans, size=size, at=block_start + block.outside_position)
 
     return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
 
@@ -165,7 +165,7 @@ def dotnet_string(text: str) -> bytes:
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_file(source: SourceInfo) -> ParseSteps:
+def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header, tables_start = yield from _parse_header(source)
     metadata, block_json = join_metadata(load_json(header.metadata, "the metadata"))
@@ -188,7 +188,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         chunk_bytes=block.chunk_bytes,
         tree=block.tree,
         warnings=warnings,
-        structure=(Extent(0, tables_end),),
+        header_extents=(Extent(0, tables_end),),
         details={"headerBytes": tables_end, "metadataBytes": len(header.metadata)},
     )
 
@@ -202,7 +202,7 @@ def join_metadata(members: Json) -> tuple[CheckpointMetadata, Json]:
     return decode_metadata(members), block_json
 
 
-def _parse_header(source: SourceInfo) -> Generator[Need, memoryview, tuple[Header, int]]:
+def _parse_header(source: FileInfo) -> Generator[Need, memoryview, tuple[Header, int]]:
     start = yield Need(0, len(MAGIC) + 2 + MAX_VERSION_BYTES + 4)
     magic = bytes(start[:4])
     if magic == SWAPPED_MAGIC:
@@ -244,7 +244,7 @@ def _dotnet_string(cursor: Cursor, limit: int, what: str) -> str:
 
 
 def _check_tables(
-    metadata: CheckpointMetadata, start: int, source: SourceInfo
+    metadata: CheckpointMetadata, start: int, source: FileInfo
 ) -> Generator[Need, memoryview, int]:
     """The tables must say what the JSON says, so the JSON's tables are what must stand here, byte for byte."""
     expected = b"".join(encode_table(shard.tensors) for shard in metadata.shards)
@@ -270,7 +270,7 @@ def _tensor_at(metadata: CheckpointMetadata, position: int) -> str:
     return ""
 
 
-def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: SourceInfo) -> Index:
+def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: FileInfo) -> Index:
     if source.size != tables_end:
         raise LayoutError(
             f"{source.size - tables_end} bytes are left over after the tables of {len(metadata.shards)} shards"
@@ -289,7 +289,7 @@ def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: SourceIn
 
 
 def _stored_tensors(
-    metadata: CheckpointMetadata, block: Block, data_start: int, source: SourceInfo
+    metadata: CheckpointMetadata, block: Block, data_start: int, source: FileInfo
 ) -> tuple[StoredTensor, ...]:
     tensors = [t for shard in metadata.shards for t in shard.tensors]
     sizes = [t.size for t in tensors]
@@ -328,14 +328,14 @@ class MlcpFormat(ICheckpointFormat):
     name = "mlcp"
     extensions = (".checkpoint",)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:4]) in (MAGIC, SWAPPED_MAGIC)
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         self.require_representable(content)
         return [plan_file(content, name)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source)
 
 

@@ -37,21 +37,21 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor
-from asyncckpt.formats.kit.block import Block, BlockText
+from asyncckpt.formats.kit.block import Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
     RegionDigest,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.order import add_checksums
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mlcp.file import BLOCK_FIELD, MAX_METADATA_BYTES, join_metadata, split_metadata
 from asyncckpt.model.checksums import Chunking
@@ -167,13 +167,13 @@ def _plan_shard(
     """A shard. Its SHA-256 is noted in `sha256`: the metadata, which is written last, has it too."""
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        sha256[shard.file_path] = checksum = digests.own
+        sha256[shard.file_path] = checksum = digests.format
         data_bytes = shard.file_size - HEADER_BYTES
         return [ShardHeader(shard.rank, checksum, len(payloads), data_bytes).encode()]
 
     late = (ByteRange(0, HEADER_BYTES),)
     hashing = partial(_sha256, payloads)
-    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish, own_digest=hashing)
+    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish, format_digest=hashing)
 
 
 def _sha256(payloads: Sequence[Payload], read: TensorBytes) -> str:
@@ -194,7 +194,7 @@ def _plan_metadata(
     sha256: Mapping[str, str],
 ) -> FilePlan:
     before, after, exact = split_metadata(metadata)
-    block = BlockText.build(content, chunking, exact=exact)
+    block = BlockTemplate.build(content, chunking, exact=exact)
     size = len(before) + block.size + len(after)
     if size > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {size} bytes, {MAX_METADATA_BYTES} are allowed")
@@ -207,7 +207,7 @@ def _plan_metadata(
         )
         text, _, _ = split_metadata(replace(metadata, shards=described))
         text += block.render(len(text), digests.checksums) + after
-        return seal([(0, text)], (), size=size, at=len(before) + block.outside_position)
+        return with_header_crc([(0, text)], (), size=size, at=len(before) + block.outside_position)
 
     return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
 
@@ -215,7 +215,7 @@ def _plan_metadata(
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_set(source: SourceInfo) -> ParseSteps:
+def parse_set(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses, and IncompleteCheckpointError when a shard is missing."""
     if source.size > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {source.size} bytes, {MAX_METADATA_BYTES} are allowed")
@@ -257,7 +257,7 @@ def parse_set(source: SourceInfo) -> ParseSteps:
     )
 
 
-def _file_name(shard: ShardMetadata, source: SourceInfo) -> str:
+def _file_name(shard: ShardMetadata, source: FileInfo) -> str:
     """The shard's file, beside the metadata: folders of its path, the original's own, are left out."""
     name = re.split(r"[/\\]", shard.file_path)[-1]
     if not name:
@@ -319,12 +319,12 @@ class MlcpSetFormat(ICheckpointFormat):
     name = "mlcp-set"
     extensions = (SUFFIX,)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return _BEGINNING.match(bytes(head[:128])) is not None
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         self.require_representable(content)
         return plan_set(content, name)
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_set(source)

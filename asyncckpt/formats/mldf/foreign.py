@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
-from asyncckpt.formats.kit.index import Extent, Index, RegionDigest, SourceInfo, StoredTensor
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, RegionDigest, StoredTensor
 from asyncckpt.formats.kit.order import foreign_metadata
 from asyncckpt.formats.mldf.header import IMAGE_CELL, Flags, Header, TypeId
 from asyncckpt.formats.mldf.schema import SCHEMA_FIELD, Field, Layout, array_of, sized
@@ -24,7 +24,7 @@ MAX_CELLS = 65_536
 
 
 def foreign_index(
-    layout: Layout, fields: Sequence[Field], table: NDArray[np.uint64], source: SourceInfo
+    layout: Layout, fields: Sequence[Field], table: NDArray[np.uint64], source: FileInfo
 ) -> Index:
     """The index of a file without a block. Raises FormatError subclasses."""
     header = layout.header

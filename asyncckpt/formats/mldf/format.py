@@ -29,16 +29,16 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.block import Block
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
 from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, place
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mldf.foreign import data_digest, details, foreign_index, require_apart
 from asyncckpt.formats.mldf.header import (
@@ -101,7 +101,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     block_start = data_ptr = aligned(head_bytes, PAGE_BYTES)
     schema_start = aligned(block_start + block.size)
     late_end = schema_start + len(schema) if schema else block_start + block.size
-    payloads, alloc_ptr = place(tensors, late_end)
+    payloads, alloc_ptr = lay_out(tensors, late_end)
     spans = [(block_start, block.size), (schema_start, len(schema))]
     entries = encode_allocations(allocations(spans + [(p.offset, p.size) for p in payloads]))
     size = alloc_ptr + len(entries)
@@ -113,7 +113,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
         front = (header.encode() + fields).ljust(metadata_ptr, b"\0") + table
         inner = block.render(block_start, digests.checksums)
         inner = inner.ljust(schema_start - block_start, b"\0") + schema if schema else inner
-        front, inner, table_bytes = seal(
+        front, inner, table_bytes = with_header_crc(
             [(0, front), (data_ptr, inner), (alloc_ptr, entries)],
             ((p.offset, p.end) for p in payloads),
             size=size,
@@ -154,7 +154,7 @@ def _table(
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_file(source: SourceInfo) -> ParseSteps:
+def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     layout = yield from parse_layout(source)
     header = layout.header
@@ -190,7 +190,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         tree=block.tree,
         warnings=header.warnings,
         digests=(data_digest(header),),
-        structure=tuple(Extent(start, len(region)) for start, region in regions),
+        header_extents=tuple(Extent(start, len(region)) for start, region in regions),
         details=details(layout),
     )
 
@@ -260,12 +260,12 @@ class MldfFormat(ICheckpointFormat):
     name = "mldf"
     extensions = (".mldf",)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[: len(MAGIC)]) == MAGIC
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         self.require_representable(content)
         return [plan_file(content, name)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
 from asyncckpt.formats.kit.binary import encode_utf8
-from asyncckpt.formats.kit.index import Need, SourceInfo, need_exactly
+from asyncckpt.formats.kit.index import FileInfo, Need, need_exactly
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.formats.mldf.header import (
     BYTES_CELL,
@@ -109,7 +109,7 @@ def encode_fields(fields: Sequence[Field]) -> tuple[list[Descriptor], bytes]:
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_layout(source: SourceInfo) -> Generator[Need, memoryview, Layout]:
+def parse_layout(source: FileInfo) -> Generator[Need, memoryview, Layout]:
     """The header and the descriptors. Raises FormatError subclasses."""
     start = yield Need(0, HEADER_END)
     header = Header.decode(start, source.size)

@@ -31,10 +31,10 @@ from asyncckpt.formats.kit.block import Block
 from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
@@ -46,7 +46,7 @@ from asyncckpt.formats.kit.order import (
     in_file_order,
 )
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
@@ -110,10 +110,10 @@ class Header:
 def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one file. Raises LayoutError, LimitExceededError."""
     chunking = Chunking.for_sizes(t.size for t in content.tensors)
-    return plan_part(content, name, numbers=range(len(content.tensors)), chunking=chunking)
+    return plan_file_of(content, name, numbers=range(len(content.tensors)), chunking=chunking)
 
 
-def plan_part(part: Content, name: str, *, numbers: Sequence[int], chunking: Chunking) -> FilePlan:
+def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: Chunking) -> FilePlan:
     """The layout of a file with some of a content's tensors: `part.tensors[i]` is number `numbers[i]` of it.
 
     `chunking` is that of the whole content. Raises LayoutError, LimitExceededError.
@@ -140,7 +140,7 @@ def plan_part(part: Content, name: str, *, numbers: Sequence[int], chunking: Chu
         text = (before + block.render(block_start, checksums) + after).ljust(data_start - LE_U64.size)
         spans = ((p.offset, p.end) for p in payloads)
         header = LE_U64.pack(len(text)) + text
-        return seal([(0, header)], spans, size=end, at=block_start + block.outside_position)
+        return with_header_crc([(0, header)], spans, size=end, at=block_start + block.outside_position)
 
     return FilePlan(name, end, tuple(payloads), (ByteRange(0, data_start),), chunking, finish)
 
@@ -187,7 +187,7 @@ def _plain_entries(metadata: CheckpointMetadata) -> dict[str, str]:
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_file(source: SourceInfo) -> ParseSteps:
+def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header = yield from parse_header(size=source.size)
     block = header.block
@@ -204,7 +204,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         tensors=tuple(stored),
         chunk_bytes=block.chunk_bytes if block else 0,
         tree=block.tree if block else None,
-        structure=(Extent(0, header.data_start),),
+        header_extents=(Extent(0, header.data_start),),
         details={"headerBytes": header.data_start, "metadata": header.metadata},
     )
 
@@ -331,7 +331,7 @@ class SafetensorsFormat(ICheckpointFormat):
     def losses(self, content: Content) -> list[str]:
         return super().losses(content) + name_losses(content)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         if len(head) < LE_U64.size + 2 or LE_U64.unpack_from(head)[0] > MAX_HEADER_BYTES:
             return False
         return head[8] == ord("{") and head[9] in b'"} \t\r\n'
@@ -340,7 +340,7 @@ class SafetensorsFormat(ICheckpointFormat):
         self.require_representable(content)
         return [plan_file(content, name)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source)
 
 

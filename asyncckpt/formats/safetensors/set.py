@@ -34,10 +34,10 @@ from asyncckpt.formats.kit.block import Block
 from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
@@ -49,7 +49,7 @@ from asyncckpt.formats.kit.order import (
     in_file_order,
 )
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.safetensors.file import (
     Header,
@@ -57,7 +57,7 @@ from asyncckpt.formats.safetensors.file import (
     file_order,
     name_losses,
     parse_header,
-    plan_part,
+    plan_file_of,
 )
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.file_names import is_file_name
@@ -97,7 +97,7 @@ def plan_set(
         tensors = tuple(content.tensors[number] for number in numbers)
         file = f"{base}-{position:05d}-of-{len(parts):05d}{FILE_EXTENSION}"
         part = Content(tensors, (len(tensors),), CheckpointMetadata())
-        plans.append(plan_part(part, file, numbers=numbers, chunking=chunking))
+        plans.append(plan_file_of(part, file, numbers=numbers, chunking=chunking))
         order += [numbers[place] for place in file_order(tensors)]
         weight_map |= {tensor.name: file for tensor in tensors}
     plans.append(_plan_index(content, name, order=order, weight_map=weight_map, chunking=chunking))
@@ -142,7 +142,7 @@ def _plan_index(
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
         checksums = in_file_order(order, chunking, digests.checksums)
         text = before + block.render(len(before), checksums) + after
-        return seal([(0, text)], (), size=size, at=len(before) + block.outside_position)
+        return with_header_crc([(0, text)], (), size=size, at=len(before) + block.outside_position)
 
     return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
 
@@ -161,18 +161,18 @@ def encode_index(total_size: int, weight_map: Mapping[str, str]) -> tuple[bytes,
 # -- decode ----------------------------------------------------------------------------------------------------
 
 
-def parse_set(source: SourceInfo) -> ParseSteps:
+def parse_set(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses, IncompleteCheckpointError for a file that is missing."""
     index = yield from _read_index(source)
     files = sorted(set(index.weight_map.values()))
     stored: list[StoredTensor] = []
-    structure = [Extent(0, source.size)]
+    extents = [Extent(0, source.size)]
     warnings = []
     for number, file in enumerate(files, 1):
         header = yield from _read_file(file, number)
         own = [tensor for tensor in header.stored if index.weight_map.get(tensor.name) == file]
         stored += own
-        structure.append(Extent(0, header.data_start, number))
+        extents.append(Extent(0, header.data_start, number))
         if len(own) != len(header.stored):
             left_out = len(header.stored) - len(own)
             warnings.append(f"{left_out} tensors of {file!r} are not in the index and were left out")
@@ -197,12 +197,12 @@ def parse_set(source: SourceInfo) -> ParseSteps:
         tree=block.tree if block else None,
         warnings=tuple(warnings),
         files=("", *files),
-        structure=tuple(structure),
+        header_extents=tuple(extents),
         details={"files": files, "totalSize": total},
     )
 
 
-def _read_index(source: SourceInfo) -> Generator[Need, memoryview, SetIndex]:
+def _read_index(source: FileInfo) -> Generator[Need, memoryview, SetIndex]:
     if source.size > MAX_INDEX_BYTES:
         raise LimitExceededError(f"the index has {source.size} bytes, at most {MAX_INDEX_BYTES} are read")
     raw = yield from need_exactly(0, source.size, "the index")
@@ -279,7 +279,7 @@ class HuggingFaceSetFormat(ICheckpointFormat):
     def losses(self, content: Content) -> list[str]:
         return super().losses(content) + name_losses(content)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         text = bytes(head)
         if not text.lstrip().startswith(b"{"):
             return False
@@ -290,5 +290,5 @@ class HuggingFaceSetFormat(ICheckpointFormat):
         self.require_representable(content)
         return plan_set(content, name, max_file_bytes=self._max_file_bytes, side_files=self._side_files)
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_set(source)

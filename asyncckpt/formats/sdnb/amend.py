@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.kit.binary import LE_U32
-from asyncckpt.formats.kit.block import Block, BlockText
-from asyncckpt.formats.kit.index import Index, Need, SourceInfo
+from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.index import FileInfo, Index, Need
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.sdnb.format import block_metadata
 from asyncckpt.formats.sdnb.graph.amend import replace_metadata
 from asyncckpt.formats.sdnb.graph.read import MAX_GRAPH_BYTES
@@ -47,7 +47,7 @@ class Amendment:
         return self.kept_end + len(self.tail)
 
 
-def amend(source: SourceInfo, metadata: Mapping[str, str]) -> Generator[Need, memoryview, Amendment]:
+def amend(source: FileInfo, metadata: Mapping[str, str]) -> Generator[Need, memoryview, Amendment]:
     """Asks for the file's header, graph and manifest as a parser does.
 
     Raises FormatError subclasses: the file is verified first, as far as it can be without reading the arrays.
@@ -109,7 +109,9 @@ def _plan(file: SdnbFile, index: Index | None, metadata: Mapping[str, str], old_
         spans = _spans(file, index, moved=start + rebuilt.image - file.window_start)
         regions = [(0, bytes(front)), (start, bytes(graph)), (manifest_offset, manifest)]
         size = manifest_offset + len(manifest)
-        front_bytes, graph_bytes, manifest = seal(regions, spans, size=size, at=at + block.outside_position)
+        front_bytes, graph_bytes, manifest = with_header_crc(
+            regions, spans, size=size, at=at + block.outside_position
+        )
     else:
         front_bytes, graph_bytes = bytes(front), bytes(graph)
     kept_start = len(front_bytes)
@@ -117,7 +119,7 @@ def _plan(file: SdnbFile, index: Index | None, metadata: Mapping[str, str], old_
     return Amendment(front_bytes, kept_start, kept_end, bytes(start - kept_end) + graph_bytes + manifest)
 
 
-def _new_block(block: Block, index: Index, metadata: Mapping[str, str]) -> BlockText:
+def _new_block(block: Block, index: Index, metadata: Mapping[str, str]) -> BlockTemplate:
     """The same block, with the new texts among the custom fields."""
     old = index.metadata
     shards = tuple(len(shard.tensors) for shard in old.shards)
@@ -125,7 +127,7 @@ def _new_block(block: Block, index: Index, metadata: Mapping[str, str]) -> Block
     changed = replace(old, custom_fields={**old.custom_fields, **metadata})
     content = Content(tensors, shards, changed, block.tree)
     chunking = Chunking.of(block.chunk_bytes, [tensor.size for tensor in tensors])
-    return BlockText.build(content, chunking, metadata=block_metadata(content))
+    return BlockTemplate.build(content, chunking, metadata=block_metadata(content))
 
 
 def _spans(file: SdnbFile, index: Index, *, moved: int) -> list[tuple[int, int]]:

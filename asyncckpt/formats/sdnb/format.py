@@ -33,11 +33,11 @@ import numpy as np
 from asyncckpt.errors import LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import is_unicode
-from asyncckpt.formats.kit.block import BlockText
-from asyncckpt.formats.kit.index import ParseSteps, SourceInfo
+from asyncckpt.formats.kit.block import BlockTemplate
+from asyncckpt.formats.kit.index import FileInfo, ParseSteps
 from asyncckpt.formats.kit.metadata_json import encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.sdnb.graph.build import BuiltGraph, UpdaterState, VariableSpec, build_graph
 from asyncckpt.formats.sdnb.graph.read import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.sdnb.header import (
@@ -132,18 +132,18 @@ class _Planner:
         tensors = tuple(self.content.tensors[member] for member in members)
         part = Content(tensors, (len(tensors),), CheckpointMetadata())
         sizes = [self.chunking.sizes[member] for member in members]
-        block = BlockText.build(part, Chunking.of(self.chunking.chunk_bytes, sizes))
+        block = BlockTemplate.build(part, Chunking.of(self.chunking.chunk_bytes, sizes))
         own = {SHARD_INDEX_KEY: str(number), SHARD_TYPE_KEY: "weights"}
         return self._file(names.shard(number), members, block, data=members, leads=False, own=own)
 
-    def _whole_block(self) -> BlockText:
-        return BlockText.build(self.content, self.chunking, metadata=block_metadata(self.content))
+    def _whole_block(self) -> BlockTemplate:
+        return BlockTemplate.build(self.content, self.chunking, metadata=block_metadata(self.content))
 
     def _file(
         self,
         name: str,
         listed: Sequence[int],
-        block: BlockText,
+        block: BlockTemplate,
         *,
         data: Sequence[int],
         leads: bool,
@@ -178,7 +178,7 @@ class _Planner:
                 head[at : at + self.chunking.sizes[number]] = read(number, 0, self.chunking.sizes[number])
             head[block_start : block_start + block.size] = block.render(block_start, checksums)
             regions = [(0, bytes(head)), (layout.arrays_end, manifest)]
-            return seal(regions, spans, size=size, at=block_start + block.outside_position)
+            return with_header_crc(regions, spans, size=size, at=block_start + block.outside_position)
 
         late = (ByteRange(0, len(header) + len(graph.data)), ByteRange(layout.arrays_end, size))
         return FilePlan(name, size, layout.payloads, late, self.chunking, finish)
@@ -189,7 +189,7 @@ class _Planner:
         for number in listed:
             own = self.chunking.of_tensor(number, checksums)
             if number in self.inline:
-                pieces = self.chunking.pieces(number, 0, self.chunking.sizes[number])
+                pieces = self.chunking.cut(number, 0, self.chunking.sizes[number])
                 own = np.array([crc32c(read(number, start, end)) for _, start, end in pieces], np.uint32)
             parts.append(own)
         return np.concatenate(parts)
@@ -275,7 +275,7 @@ class SdnbFormat(ICheckpointFormat):
             shards, shard_limit_bytes, inline_below, inline_total, updater_state, load_updater_state, clock
         )
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:4]) == MAGIC or looks_like_graph(head, source.size)
 
     def losses(self, content: Content) -> list[str]:
@@ -286,7 +286,7 @@ class SdnbFormat(ICheckpointFormat):
         self.require_representable(content)
         return plan_files(content, name, self.options)
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_source(source, self.options)
 
     def leader_prefix(self, name: str) -> str:

@@ -15,10 +15,10 @@ from asyncckpt.formats.kit.binary import LE_U32
 from asyncckpt.formats.kit.block import Block
 from asyncckpt.formats.kit.index import (
     Extent,
+    FileInfo,
     Index,
     Need,
     ParseSteps,
-    SourceInfo,
     StoredTensor,
     need_exactly,
 )
@@ -48,7 +48,7 @@ BARE_VERSION = "samediff-fb"
 _BLOCK_TEXT = re.compile(rb'\{"block":1,"at":"[0-9]{16}","outside":"')
 
 
-def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
+def parse_source(source: FileInfo, options: SdnbOptions) -> ParseSteps:
     """Raises FormatError subclasses; IncompleteCheckpointError where a file of a set is missing."""
     head = yield Need(0, HEADER_BYTES + ROOT_BYTES)
     if bytes(head[:4]) != MAGIC:
@@ -67,7 +67,7 @@ def parse_source(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
     return (yield from index_files(read, tuple(numbers), options))
 
 
-def _parse_bare(source: SourceInfo, options: SdnbOptions) -> ParseSteps:
+def _parse_bare(source: FileInfo, options: SdnbOptions) -> ParseSteps:
     """The older serialiser's file: a FlatGraph and nothing else."""
     start = yield Need(0, 128)
     if not looks_like_graph(start, source.size):
@@ -203,7 +203,7 @@ def index_files(
         tree=leader.block.tree if leader.block else None,
         warnings=tuple(collector.warnings),
         files=tuple(collector.files),
-        structure=_structure(files) if leader.block else None,
+        header_extents=_structure(files) if leader.block else None,
         details=_details(files),
     )
 

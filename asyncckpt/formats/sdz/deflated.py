@@ -122,7 +122,7 @@ def _deflated_entry(
 
 
 def _frame_views(plan: FilePlan, late: Sequence[bytes], read: TensorBytes) -> Iterator[list[Buffer]]:
-    regions = list(zip(plan.late, late, strict=True))
+    regions = list(zip(plan.deferred, late, strict=True))
     for cut in cut_frames(plan):
         if cut.payload is None:
             yield [_outside(regions, cut.start, cut.end)]

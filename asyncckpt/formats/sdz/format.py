@@ -24,7 +24,7 @@ from typing import Annotated
 
 from asyncckpt.arguments import AtLeastOne, Between, checked
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import ParseSteps, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, ParseSteps
 from asyncckpt.formats.kit.plan import AnyPlan, Content, FilePlan
 from asyncckpt.formats.kit.zip import MAGIC, ZipLimits
 from asyncckpt.formats.sdnb.format import check_updater_state, name_losses, plan_files
@@ -87,7 +87,7 @@ class SdzFormat(ICheckpointFormat):
             ),
         )
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:4]) == MAGIC
 
     def losses(self, content: Content) -> list[str]:
@@ -101,5 +101,5 @@ class SdzFormat(ICheckpointFormat):
             return [plan_deflated(plans, name, level=self.level, threads=self.threads)]
         return [plan_stored(plans, name)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_archive(source, self.options)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from asyncckpt.errors import IncompleteCheckpointError, LayoutError
-from asyncckpt.formats.kit.index import Index, Need, ParseSteps, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps
 from asyncckpt.formats.kit.zip import (
     DEFLATED,
     MAGIC,
@@ -35,7 +35,7 @@ class SdzOptions:
     inner: SdnbOptions
 
 
-def parse_archive(source: SourceInfo, options: SdzOptions) -> ParseSteps:
+def parse_archive(source: FileInfo, options: SdzOptions) -> ParseSteps:
     """Raises FormatError subclasses."""
     start = yield Need(0, len(MAGIC))
     if bytes(start) != MAGIC:
@@ -98,7 +98,7 @@ def _parse_inner(
     sources: dict[str, EntrySource], leader: str, options: SdnbOptions
 ) -> Generator[Need, memoryview, Index]:
     """Run the SDNB parser over the entries."""
-    steps = parse_source(SourceInfo(leader, sources[leader].entry.size), options)
+    steps = parse_source(FileInfo(leader, sources[leader].entry.size), options)
     try:
         need = next(steps)
         while True:
@@ -135,6 +135,6 @@ def _archive_index(
         format=NAME,
         tensors=tuple(tensors),
         files=("",),
-        structure=None,
+        header_extents=None,
         details={"entries": listed, "inner": dict(index.details)},
     )

@@ -43,7 +43,7 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
         at = item.data_offset
         payloads += (replace(p, offset=p.offset + at) for p in item.plan.payloads)
         late.append(ByteRange(item.header_offset, at))
-        late += (ByteRange(r.start + at, r.end + at) for r in item.plan.late)
+        late += (ByteRange(r.start + at, r.end + at) for r in item.plan.deferred)
     size = position + len(sealed_directory([item.entry() for item in placed], position))
     late.append(ByteRange(position, size))
 
@@ -65,6 +65,6 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
 
 def file_crc32(plan: FilePlan, late: Sequence[bytes], sums: Sequence[int]) -> int:
     """The CRC32 of a whole planned file, from those of its parts; `sums` are those of the content's tensors."""
-    runs = [(r.start, r.end, crc32(data)) for r, data in zip(plan.late, late, strict=True)]
+    runs = [(r.start, r.end, crc32(data)) for r, data in zip(plan.deferred, late, strict=True)]
     runs += [(p.offset, p.end, sums[p.tensor]) for p in plan.payloads if p.size]
     return crc32_of_region(runs, 0, plan.size)

@@ -2,7 +2,7 @@
 
 NaN, infinities, bytes, complex numbers, numpy scalars, tuples, OrderedDicts and integer keys stand in the JSON as what
 comes nearest: "NaN", a number, a list. Beside it a list has for each of them `[path, node]`: where it is, and the value
-itself, to the bit, as a node of a state's tree (see structure.py). JSON that needs no such list has none, and what
+itself, to the bit, as a node of a state's tree (see tree.py). JSON that needs no such list has none, and what
 merely looks like a node is what it looks like.
 """
 

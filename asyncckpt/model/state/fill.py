@@ -10,9 +10,9 @@ import numpy as np
 
 from asyncckpt.errors import MismatchError, UnsupportedDtypeError, UnsupportedStateError
 from asyncckpt.model.metadata import Json
-from asyncckpt.model.state.flatten import LeafPlace, tie_key, walk_state
+from asyncckpt.model.state.flatten import Leaf, tie_key, walk_state
 from asyncckpt.model.state.leaves import LEAVES, LeafRegistry
-from asyncckpt.model.state.tree import Path, show_path, structure_leaves
+from asyncckpt.model.state.tree import Path, show_path, tree_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Destinations:
     unexpected: tuple[str, ...]
 
 
-def tensors_into(structure: Json, state: Any, *, registry: LeafRegistry = LEAVES) -> Destinations:
+def tensors_into(tree: Json, state: Any, *, registry: LeafRegistry = LEAVES) -> Destinations:
     """Match a checkpoint's tensors with a state's leaves: by position, and where that fails by name.
 
     Raises UnsupportedStateError, with the path, for a leaf that can't be filled, MismatchError when one array
-    of the state would get two tensors, LayoutError for a malformed structure.
+    of the state would get two tensors, LayoutError for a malformed tree.
     """
-    stored = structure_leaves(structure)
+    stored = tree_leaves(tree)
     places = walk_state(state, registry=registry).places
     matched, missing = _match({path: name for path, name, _ in stored}, places)
     arrays: dict[str, dict[Hashable, np.ndarray]] = {}
     existing: dict[Path, Any] = {}
     replaced: dict[str, None] = {}
-    owners: dict[Hashable, tuple[str, LeafPlace]] = {}
+    owners: dict[Hashable, tuple[str, Leaf]] = {}
     for path, name, place in matched:
         array = _destination(place)
         if array is None:
@@ -65,14 +65,12 @@ def tensors_into(structure: Json, state: Any, *, registry: LeafRegistry = LEAVES
     )
 
 
-def _match(
-    stored: dict[Path, str], places: list[LeafPlace]
-) -> tuple[list[tuple[Path, str, LeafPlace]], list[str]]:
+def _match(stored: dict[Path, str], places: list[Leaf]) -> tuple[list[tuple[Path, str, Leaf]], list[str]]:
     """Triples of position in the checkpoint, tensor and leaf; and the names of leaves without a tensor."""
     taken = {stored[place.path] for place in places if place.path in stored}
     # A file of another tool is a flat dict: 'a.b' there is what is ['a']['b'] here.
     free = {name: path for path, name in stored.items() if name not in taken}
-    matched: list[tuple[Path, str, LeafPlace]] = []
+    matched: list[tuple[Path, str, Leaf]] = []
     missing: list[str] = []
     for place in places:
         if place.path in stored:
@@ -84,7 +82,7 @@ def _match(
     return matched, missing
 
 
-def _destination(place: LeafPlace) -> np.ndarray | None:
+def _destination(place: Leaf) -> np.ndarray | None:
     try:
         array = place.adapter.destination(place.value)
         if (
@@ -100,7 +98,7 @@ def _destination(place: LeafPlace) -> np.ndarray | None:
     return array
 
 
-def _check_owner(owner: tuple[str, LeafPlace], name: str, place: LeafPlace) -> None:
+def _check_owner(owner: tuple[str, Leaf], name: str, place: Leaf) -> None:
     if owner[0] != name:
         raise MismatchError(
             f"{show_path(owner[1].path)} and {show_path(place.path)} are one array, "

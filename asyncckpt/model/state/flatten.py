@@ -1,4 +1,4 @@
-"""State trees: a state is taken apart into named tensors and a JSON structure (see structure.py).
+"""State trees: a state is taken apart into named tensors and a JSON tree (see tree.py).
 
 A state is made of dicts and OrderedDicts (keys are str or int), lists and tuples, with arrays and plain values
 at the leaves. A tensor's name is its keys joined by '.', as torch and safetensors have it; only a collision
@@ -43,13 +43,13 @@ class FlatState:
     """
 
     tensors: dict[str, np.ndarray]
-    structure: Json
+    tree: Json
     leaf_kinds: dict[str, str]
     payloads: dict[str, np.ndarray]
 
 
-class LeafPlace(NamedTuple):
-    """A leaf of a state: where it is, its name before collisions are settled, its node in the structure."""
+class Leaf(NamedTuple):
+    """A leaf of a state: where it is, its name before collisions are settled, its node in the tree."""
 
     path: Path
     name: str
@@ -67,22 +67,22 @@ class PayloadPlace(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """A state's structure, in which tensors and payloads have no names yet, and what is to be named."""
+    """A state's tree, in which tensors and payloads have no names yet, and what is to be named."""
 
-    structure: Json
-    places: list[LeafPlace]
+    tree: Json
+    places: list[Leaf]
     payloads: list[PayloadPlace]
 
 
 def flatten(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = True) -> FlatState:
     """Take a state apart. Tensors are in the order of the tree; what is the same array twice is there once.
 
-    Without `payloads`, large bytes and strings stand in the structure as all other plain values do. Raises
+    Without `payloads`, large bytes and strings stand in the tree as all other plain values do. Raises
     UnsupportedStateError, with the path, for what can't be stored.
     """
     walked = walk_state(state, registry=registry, payloads=payloads)
     arrays: dict[Hashable, np.ndarray] = {}
-    tied: dict[Hashable, list[LeafPlace]] = {}
+    tied: dict[Hashable, list[Leaf]] = {}
     for place in walked.places:
         # Before ties are looked for: what can't be stored may share its memory with what can.
         array = _array_of(place)
@@ -102,7 +102,7 @@ def flatten(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = Tru
         kinds[name] = group[0].adapter.kind
         for place in group:
             place.node["t"] = name
-    return FlatState(tensors, walked.structure, kinds, _named_payloads(walked.payloads, names))
+    return FlatState(tensors, walked.tree, kinds, _named_payloads(walked.payloads, names))
 
 
 def _named_payloads(places: list[PayloadPlace], names: Iterator[str]) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def _named_payloads(places: list[PayloadPlace], names: Iterator[str]) -> dict[st
     return payloads
 
 
-def tie_key(place: LeafPlace) -> Hashable:
+def tie_key(place: Leaf) -> Hashable:
     """Equal for two leaves of one walk that are the same memory seen in the same way."""
     identity = place.adapter.identity(place.value)
     return id(place) if identity is None else (place.adapter.kind.partition(".")[0], identity)
@@ -136,7 +136,7 @@ def _distinct(names: list[str]) -> list[str]:
     return distinct
 
 
-def _array_of(place: LeafPlace) -> np.ndarray:
+def _array_of(place: Leaf) -> np.ndarray:
     try:
         return place.adapter.to_array(place.value)
     except (UnsupportedStateError, UnsupportedDtypeError) as error:
@@ -144,14 +144,14 @@ def _array_of(place: LeafPlace) -> np.ndarray:
 
 
 def walk_state(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = True) -> Walked:
-    """The structure, and its tensors and payloads in the order of the tree. The state may be a captured one.
+    """The tree, and its tensors and payloads in the order of the tree. The state may be a captured one.
 
     Raises UnsupportedStateError, with the path, for anything but containers, plain values and known leaves.
     """
     return _Walk(registry, payloads=payloads).run(state)
 
 
-class _Frame(NamedTuple):
+class _OpenContainer(NamedTuple):
     """A container whose children are being visited."""
 
     children: Iterator[tuple[str | int, Any]]
@@ -166,12 +166,12 @@ class _Walk:
     """One pass over a state, in its order; the stack of containers is kept here and not in Python's."""
 
     def __init__(self, registry: LeafRegistry, *, payloads: bool) -> None:
-        self._places: list[LeafPlace] = []
+        self._places: list[Leaf] = []
         # By identity: nobody can change them, so what is one object is one payload. The places keep them alive.
         self._payloads: dict[int, PayloadPlace] = {}
         self._registry = registry
         self._with_payloads = payloads
-        self._frames: list[_Frame] = []
+        self._frames: list[_OpenContainer] = []
 
     def run(self, state: Any) -> Walked:
         root = self._visit(state, None, (), ())
@@ -180,7 +180,7 @@ class _Walk:
                 self._frames.pop()
         return Walked(NONE_ROOT if root is None else root, self._places, list(self._payloads.values()))
 
-    def _advance(self, frame: _Frame) -> bool:
+    def _advance(self, frame: _OpenContainer) -> bool:
         """Visit children until one is a container itself; True when there are no more."""
         children, nodes, has_keys, name, path, around = frame
         depth = len(self._frames)
@@ -209,7 +209,7 @@ class _Walk:
         has_keys = isinstance(value, dict)
         # A copy, because what is visited between two children may be changed by another thread.
         children: Iterable[tuple[str | int, Any]] = value.copy().items() if has_keys else enumerate([*value])
-        self._frames.append(_Frame(iter(children), nodes, has_keys, name, path, (*around, id(value))))
+        self._frames.append(_OpenContainer(iter(children), nodes, has_keys, name, path, (*around, id(value))))
         return {tag: nodes} if tag else nodes
 
     def _payload(self, value: Any, name: str | None) -> Json:
@@ -243,19 +243,19 @@ def _encode_key(key: Any, path: Path) -> Json:
 
 
 def _joined(name: str | None, key: str | int) -> str:
-    # Names go into files as UTF-8; the structure keeps the key itself.
+    # Names go into files as UTF-8; the tree keeps the key itself.
     text = format(key, "d" if abs(key) < 2**64 else "x") if isinstance(key, int) else key
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     return text if name is None else f"{name}.{text}"
 
 
-def _leaf_place(value: Any, name: str | None, path: Path, registry: LeafRegistry) -> LeafPlace:
+def _leaf_place(value: Any, name: str | None, path: Path, registry: LeafRegistry) -> Leaf:
     adapter = registry.find(value)
     if adapter is None:
         raise UnsupportedStateError(f"{show_path(path)}: {_refusal(value)}{registry.complaint()}")
     node = {"t": ""} if adapter.kind == "numpy" else {"t": "", "k": adapter.kind}
-    return LeafPlace(path, name or ROOT_NAME, value, adapter, node)
+    return Leaf(path, name or ROOT_NAME, value, adapter, node)
 
 
 def _refusal(value: Any) -> str:

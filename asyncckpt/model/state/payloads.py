@@ -75,10 +75,10 @@ def payload_of(node: Json) -> Payload | None:
     return Payload(name, tag)
 
 
-def payload_names(structure: Json) -> set[str]:
-    """The names of all payloads that a structure speaks of; malformed nodes are `rebuild`'s to refuse."""
+def payload_names(tree: Json) -> set[str]:
+    """The names of all payloads that a tree speaks of; malformed nodes are `rebuild`'s to refuse."""
     found: set[str] = set()
-    stack = [structure]
+    stack = [tree]
     while stack:
         node = stack.pop()
         if type(node) is dict:

@@ -147,7 +147,7 @@ def _decode_scalar(text: str) -> Any:
 
 
 NONE_ROOT: Final[Json] = {"n": ""}
-"""A state that is None: a structure of null would read as "no structure"."""
+"""A state that is None: a tree of null would read as "no tree"."""
 
 
 def _decode_none(text: str) -> None:

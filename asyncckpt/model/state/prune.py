@@ -1,4 +1,4 @@
-"""The structure of a state from which some tensors are taken out."""
+"""The tree of a state from which some tensors are taken out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from asyncckpt.model.state.plain import NONE_ROOT
 _PAIRS = ("d", "o")
 
 
-def prune(structure: Json, dropped: Set[str]) -> Json:
-    """The structure, which `check_structure` has passed, without the dropped tensors.
+def prune(tree: Json, dropped: Set[str]) -> Json:
+    """The tree, which `check_tree` has passed, without the dropped tensors.
 
-    They are gone from dicts, and None in lists and tuples. A loop, as all walks over structures are.
+    They are gone from dicts, and None in lists and tuples. A loop, as all walks over trees are.
     """
     if not dropped:
-        return structure
-    root: list[Json] = [structure]
+        return tree
+    root: list[Json] = [tree]
     stack = [root]
     while stack:
         nodes = stack.pop()
@@ -27,7 +27,7 @@ def prune(structure: Json, dropped: Set[str]) -> Json:
                 stack.append(nodes[at])
             elif isinstance(node, dict):
                 nodes[at] = _pruned(node, dropped, stack)
-    return NONE_ROOT if root[0] is None and structure is not None else root[0]
+    return NONE_ROOT if root[0] is None and tree is not None else root[0]
 
 
 def _pruned(node: dict[str, Json], dropped: Set[str], stack: list[list[Json]]) -> Json:

@@ -1,6 +1,6 @@
-"""The structure of a state tree as JSON, and the way back: a state from its structure and its tensors.
+"""The tree of a state tree as JSON, and the way back: a state from its tree and its tensors.
 
-A node of the structure is one of::
+A node of the tree is one of::
 
     null, true, 3, 0.5, "text", {"i": ...}, ...    a plain value (see plain.py)
     [node, ...]                                    a list
@@ -11,7 +11,7 @@ A node of the structure is one of::
     {"pb": name}, {"ps": name}                     large bytes, a large string (see payloads.py)
 
 Positions map to names explicitly, so nothing ever parses a name. Keys stand in arrays and not in objects, so
-that no JSON tool reorders them. All walks are loops: no depth of nesting can exhaust the stack. A structure
+that no JSON tool reorders them. All walks are loops: no depth of nesting can exhaust the stack. A tree
 comes out of a file, so nothing in it is taken on trust: whatever is wrong is a LayoutError.
 """
 
@@ -63,7 +63,7 @@ def clipped(text: str, limit: int) -> str:
 
 
 def rebuild(
-    structure: Json,
+    tree: Json,
     tensors: Mapping[str, np.ndarray],
     *,
     leaves: Leaves = "native",
@@ -76,13 +76,13 @@ def rebuild(
     `tensors` has the payloads, too. With `partial`, tensors that are not given are left out: their entries of dicts
     are gone, and their places in lists and tuples hold None. `existing` has objects to put in the place of tensors.
     With `leaves="numpy"` everything that was an array of some framework comes back as numpy's. Raises LayoutError
-    for a structure that `flatten` never makes or that names tensors or payloads that are not given,
+    for a tree that `flatten` never makes or that names tensors or payloads that are not given,
     MissingExtraError for leaves whose framework is not installed.
     """
     made: dict[tuple[str, str], Any] = {}
     tuples: list[tuple[Any, str | int, list[Any]]] = []
     root: list[Any] = [None]
-    stack: list[tuple[Json, Any, str | int, _Trail, int]] = [(structure, root, 0, None, 0)]
+    stack: list[tuple[Json, Any, str | int, _Trail, int]] = [(tree, root, 0, None, 0)]
     while stack:
         node, parent, key, trail, depth = stack.pop()
         opened = _open(node, trail, depth)
@@ -112,10 +112,10 @@ def rebuild(
     return root[0]
 
 
-def check_structure(structure: Json) -> None:
-    """Raises LayoutError for a structure that `rebuild` refuses whatever tensors it is given."""
-    if structure is not None:
-        deque(structure_values(structure), maxlen=0)
+def check_tree(tree: Json) -> None:
+    """Raises LayoutError for a tree that `rebuild` refuses whatever tensors it is given."""
+    if tree is not None:
+        deque(tree_values(tree), maxlen=0)
 
 
 class _Opened(NamedTuple):
@@ -238,10 +238,10 @@ def _restored(
         raise LayoutError(f"tensor {show_key(name)}: {error}") from error
 
 
-def structure_leaves(structure: Json) -> list[tuple[Path, str, str]]:
+def tree_leaves(tree: Json) -> list[tuple[Path, str, str]]:
     """Path, name and kind of every tensor, in the order of the tree. Raises LayoutError."""
     found: list[tuple[Path, str, str]] = []
-    stack: list[tuple[Json, _Trail, int]] = [(structure, None, 0)]
+    stack: list[tuple[Json, _Trail, int]] = [(tree, None, 0)]
     while stack:
         node, trail, depth = stack.pop()
         opened = _open(node, trail, depth)
@@ -254,12 +254,12 @@ def structure_leaves(structure: Json) -> list[tuple[Path, str, str]]:
     return found
 
 
-def structure_values(structure: Json) -> Iterator[tuple[Path, Any]]:
+def tree_values(tree: Json) -> Iterator[tuple[Path, Any]]:
     """Path and value of every node that is no tensor: a container's type, a plain value, or a `Payload`.
 
     Raises LayoutError.
     """
-    stack: list[tuple[Json, _Trail, int]] = [(structure, None, 0)]
+    stack: list[tuple[Json, _Trail, int]] = [(tree, None, 0)]
     while stack:
         node, trail, depth = stack.pop()
         opened = _open(node, trail, depth)
@@ -274,8 +274,8 @@ def structure_values(structure: Json) -> Iterator[tuple[Path, Any]]:
             yield _path_of(trail), _decoded(node, trail)
 
 
-def with_values(structure: Json, payloads: Mapping[str, np.ndarray]) -> Json:
-    """The structure with these payloads' values in it, for a format that has none. Changes the one it is given.
+def with_values(tree: Json, payloads: Mapping[str, np.ndarray]) -> Json:
+    """The tree with these payloads' values in it, for a format that has none. Changes the one it is given.
 
     Raises LayoutError for a payload that is none.
     """
@@ -289,7 +289,7 @@ def with_values(structure: Json, payloads: Mapping[str, np.ndarray]) -> Json:
             values[payload] = encode_plain(payload.decode(payloads[payload.name]))
         return values[payload]
 
-    root = [structure]
+    root = [tree]
     stack: list[list[Json]] = [root]
     while stack:
         nodes = stack.pop()
@@ -302,23 +302,23 @@ def with_values(structure: Json, payloads: Mapping[str, np.ndarray]) -> Json:
     return root[0]
 
 
-def structure_names(structure: Json) -> list[str]:
+def tree_names(tree: Json) -> list[str]:
     """The names of the tensors, each once, in the order of the tree. Raises LayoutError."""
-    return list(dict.fromkeys(name for _, name, _ in structure_leaves(structure)))
+    return list(dict.fromkeys(name for _, name, _ in tree_leaves(tree)))
 
 
-def flat_structure(names: list[str], *, kind: str = "numpy") -> Json:
-    """The structure of a flat dict of tensors, for files that bring none of their own."""
+def flat_tree(names: list[str], *, kind: str = "numpy") -> Json:
+    """The tree of a flat dict of tensors, for files that bring none of their own."""
     extra = {} if kind == "numpy" else {"k": kind}
     return {"d": [part for name in names for part in (encode_string(name), {"t": name, **extra})]}
 
 
-def needs_framework(structure: Json) -> bool:
+def needs_framework(tree: Json) -> bool:
     """Whether `rebuild` makes leaves of a framework, which may have to be imported first.
 
-    A cheap look that never misses one; a malformed structure is `rebuild`'s to refuse.
+    A cheap look that never misses one; a malformed tree is `rebuild`'s to refuse.
     """
-    stack = [structure]
+    stack = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, dict):
@@ -330,10 +330,10 @@ def needs_framework(structure: Json) -> bool:
     return False
 
 
-def is_small(structure: Json) -> bool:
-    """Whether walks over the structure take less than a millisecond; a bounded look, however large it is."""
+def is_small(tree: Json) -> bool:
+    """Whether walks over the tree take less than a millisecond; a bounded look, however large it is."""
     room = _SMALL_NODES
-    stack = [structure]
+    stack = [tree]
     while stack and room >= 0:
         node = stack.pop()
         if type(node) is dict:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, fan_out, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, fan_out, gc_paused
 from asyncckpt.errors import ChecksumMismatchError, FormatError
 from asyncckpt.formats.kit.decode import check_chunk, check_chunks, gather, require_data, to_array
 from asyncckpt.formats.kit.index import Extent, Frames, Index, StoredTensor
@@ -18,9 +18,9 @@ from asyncckpt.model.dtype import array_from, as_bytes_view, numpy_dtype
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.reading.chunks import Job, chunk_jobs, empty_array, grouped, job_batches
 from asyncckpt.operations.reading.files import OpenFile
-from asyncckpt.operations.reading.slices import Index as SliceIndex
+from asyncckpt.operations.reading.slices import Index as Subscript
 from asyncckpt.operations.reading.slices import select
-from asyncckpt.operations.runtime import hearing_retries, run_sized
+from asyncckpt.operations.runtime import reporting_retries_to, run_inline_or_threaded
 from asyncckpt.progress import ProgressReporter
 
 _DECODERS = 4
@@ -52,7 +52,7 @@ class Fetcher:
         try:
             yield
         except ChecksumMismatchError as error:
-            shown = self._files[0].place.shown
+            shown = self._files[0].location.display
             if shown not in str(error):
                 error.args = (f"{shown}: {error}; load another checkpoint", *error.args[1:])
             raise
@@ -60,18 +60,20 @@ class Fetcher:
     async def read(
         self, wanted: Sequence[StoredTensor], into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """The tensors by name. Those named in `into` are filled in place: C-contiguous arrays of their dtype.
+        """The tensors by name. Those named in `into` are filled in location: C-contiguous arrays of their dtype.
 
         Raises FormatError subclasses, ChecksumMismatchError with the tensor's name among them.
         """
         into = into or {}
         arrays: dict[str, np.ndarray] = {}
-        groups, pieced = await run_sized(self._threads, len(wanted), grouped, wanted, self._files, into)
+        groups, pieced = await run_inline_or_threaded(
+            self._threads, len(wanted), grouped, wanted, self._files, into
+        )
         with self._naming():
             for group in groups:
                 arrays |= await self._read_mapped(group.file, group.mapped)
                 arrays |= await self._read_ranges(group.file, group.ranged, into)
-            arrays |= await self._read_pieced(pieced, into)
+            arrays |= await self._read_decoded(pieced, into)
         return arrays
 
     # -- from a memory map -------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ class Fetcher:
         def views() -> dict[str, np.ndarray]:
             return {s.name: to_array(s, mapped[s.extents[0].offset : s.extents[0].end]) for s in group}
 
-        arrays = await run_sized(self._threads, len(group), views)
+        arrays = await run_inline_or_threaded(self._threads, len(group), views)
         if self._verify:
             await self._check(lambda: chunk_jobs(group, self._index, arrays))
         return arrays
@@ -96,9 +98,9 @@ class Fetcher:
             await self._threads.run(self._check_batch, batch)
             self.report.advance(sum(len(job.view) for job in batch), tensor=batch[-1].stored.name)
 
-        batches = await self._threads.run(without_collection(lambda: list(job_batches(jobs()))))
+        batches = await self._threads.run(gc_paused()(lambda: list(job_batches(jobs()))))
         await fan_out(run, batches, limit=_DECODERS)
-        await run_sized(self._threads, sum(map(len, batches)), dismantle, batches)
+        await run_inline_or_threaded(self._threads, sum(map(len, batches)), dismantle, batches)
 
     def _check_batch(self, batch: Sequence[Job]) -> None:
         for job in batch:
@@ -111,7 +113,7 @@ class Fetcher:
     ) -> dict[str, np.ndarray]:
         if not group:
             return {}
-        arrays, jobs, ranges = await self._threads.run(without_collection(self._prepare), file, group, into)
+        arrays, jobs, ranges = await self._threads.run(gc_paused()(self._prepare), file, group, into)
         await self._fetch_jobs(file, jobs, ranges)
         return arrays
 
@@ -145,14 +147,14 @@ class Fetcher:
             self.report.advance(len(job.view), tensor=job.stored.name)
 
         if jobs:
-            with hearing_retries(self.report):
+            with reporting_retries_to(self.report):
                 await file.reader.read_ranges(ranges, [job.view for job in jobs], filled=filled)
         if damaged:
             raise min(damaged, key=str)
 
     # -- joined or decoded -------------------------------------------------------------------------------------
 
-    async def _read_pieced(
+    async def _read_decoded(
         self, group: Sequence[StoredTensor], into: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         async def one(stored: StoredTensor) -> tuple[str, np.ndarray]:
@@ -169,7 +171,7 @@ class Fetcher:
         known = file.known(extent.offset, extent.end)
         if known is not None:
             return known
-        with hearing_retries(self.report):
+        with reporting_retries_to(self.report):
             return memoryview(await file.reader.read_range(extent.offset, extent.end))
 
     def _join(
@@ -221,7 +223,7 @@ class Fetcher:
 
     # -- slices ------------------------------------------------------------------------------------------------
 
-    async def read_slice(self, stored: StoredTensor, index: SliceIndex) -> np.ndarray:
+    async def read_slice(self, stored: StoredTensor, index: Subscript) -> np.ndarray:
         """A slice, from its own bytes alone, rounded to checksum chunks where they are verified."""
         require_data(stored)
         tensor = stored.metadata
@@ -272,7 +274,7 @@ class Fetcher:
         ]
         if file.mapped is None:
             absolute = [ByteRange(extent.offset + r.start, extent.offset + r.end) for r in ranges]
-            with hearing_retries(self.report):
+            with reporting_retries_to(self.report):
                 await file.reader.read_ranges(absolute, [job.view for job in jobs])
         if checked:
             with self._naming():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from asyncckpt._aio import WorkerThreads, without_collection
+from asyncckpt._aio import WorkerThreads, gc_paused
 from asyncckpt.errors import (
     CheckpointNotFoundError,
     FormatError,
@@ -15,11 +15,11 @@ from asyncckpt.errors import (
     TruncatedError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import Index, Need, ParseSteps, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
-from asyncckpt.operations.location import Place
+from asyncckpt.operations.location import ObjectLocation
 from asyncckpt.operations.reading.leader import find_leader
-from asyncckpt.operations.runtime import run_sized
+from asyncckpt.operations.runtime import run_inline_or_threaded
 from asyncckpt.storage.base import ObjectReader
 
 FIRST_BYTES = 128 * 1024
@@ -29,8 +29,8 @@ FIRST_BYTES = 128 * 1024
 class OpenFile:
     """One file: its pinned reader, its memory map where it has one, and runs of bytes that were read."""
 
-    def __init__(self, place: Place, reader: ObjectReader) -> None:
-        self.place = place
+    def __init__(self, location: ObjectLocation, reader: ObjectReader) -> None:
+        self.location = location
         self.reader = reader
         self.mapped: memoryview | None = None
         self._runs: list[tuple[int, memoryview]] = [(0, memoryview(reader.first))]
@@ -40,8 +40,8 @@ class OpenFile:
         return self.reader.info.size
 
     @property
-    def source(self) -> SourceInfo:
-        return SourceInfo(self.place.name, self.size)
+    def source(self) -> FileInfo:
+        return FileInfo(self.location.name, self.size)
 
     def map(self) -> None:
         """Map the file, where the storage can. Blocks."""
@@ -73,8 +73,10 @@ class OpenFile:
 class OpenFiles:
     """All files of one checkpoint, opened as its parser asks for them; `map` maps those that can be mapped."""
 
-    def __init__(self, place: Place, threads: WorkerThreads, stack: AsyncExitStack, *, map: bool) -> None:
-        self._place = place
+    def __init__(
+        self, location: ObjectLocation, threads: WorkerThreads, stack: AsyncExitStack, *, map: bool
+    ) -> None:
+        self._location = location
         self._map = map
         self._threads = threads
         self._stack = stack
@@ -84,11 +86,11 @@ class OpenFiles:
         """The file of that name beside the checkpoint. Raises IncompleteCheckpointError, LayoutError."""
         if name in self._by_name:
             return self._by_name[name]
-        place = self._place.sibling(name)
+        location = self._location.sibling(name)
         try:
-            file = await self._open(name, place)
+            file = await self._open(name, location)
         except ObjectNotFoundError as error:
-            raise IncompleteCheckpointError(f"{place.shown} is missing from the set") from error
+            raise IncompleteCheckpointError(f"{location.display} is missing from the set") from error
         except InvalidKeyError as error:
             # The caller's key was good; it is the checkpoint that names a file which can't be one on this storage.
             raise LayoutError(f"the file {name[:80]!a} of the set can't be opened: {error}") from error
@@ -99,38 +101,38 @@ class OpenFiles:
     async def _open_main(self, chosen: ICheckpointFormat | None) -> OpenFile:
         """The checkpoint's own file, or the one that leads the set of its name. Raises CheckpointNotFoundError."""
         try:
-            return await self._open("", self._place)
+            return await self._open("", self._location)
         except ObjectNotFoundError as error:
-            named = chosen or await self._threads.run(format_for_name, self._place.name)
-            leader = await find_leader(self._place, named)
+            named = chosen or await self._threads.run(format_for_name, self._location.name)
+            leader = await find_leader(self._location, named)
             if leader is None:
                 raise CheckpointNotFoundError(
-                    f"there is no checkpoint at {self._place.shown}: {error}"
+                    f"there is no checkpoint at {self._location.display}: {error}"
                 ) from error
         return await self._open("", leader)
 
-    async def _open(self, name: str, place: Place) -> OpenFile:
+    async def _open(self, name: str, location: ObjectLocation) -> OpenFile:
         reader = await self._stack.enter_async_context(
-            place.storage.open_reader(place.key, first_bytes=FIRST_BYTES)
+            location.storage.open_reader(location.key, first_bytes=FIRST_BYTES)
         )
-        file = self._by_name[name] = OpenFile(place, reader)
+        file = self._by_name[name] = OpenFile(location, reader)
         return file
 
     async def parse(self, chosen: ICheckpointFormat | None) -> tuple[ICheckpointFormat, Index]:
         """Recognise and parse the checkpoint. Raises FormatError subclasses, IncompleteCheckpointError."""
         main = await self._open_main(chosen)
         try:
-            found, steps, need = await self._threads.run(without_collection(self._begin), main, chosen)
+            found, steps, need = await self._threads.run(gc_paused()(self._begin), main, chosen)
             while isinstance(need, Need):
                 need = await self._answer(steps, need)
-            await run_sized(self._threads, len(need.tensors), self._require_inside, need)
+            await run_inline_or_threaded(self._threads, len(need.tensors), self._require_inside, need)
         except FormatError as error:
             advice = (
                 "; it is cut short: copy it again, or use another one"
                 if isinstance(error, TruncatedError)
                 else ""
             )
-            error.args = (f"{main.place.shown}: {error}{advice}", *error.args[1:])
+            error.args = (f"{main.location.display}: {error}{advice}", *error.args[1:])
             raise
         return found, need
 
@@ -163,7 +165,7 @@ class OpenFiles:
         start, end = _absolute(need, file.size)
         if file.known(start, end) is None:
             await file.read(start, end)
-        return await self._threads.run(without_collection(self._advance), steps, file.known(start, end))
+        return await self._threads.run(gc_paused()(self._advance), steps, file.known(start, end))
 
     def _advance(self, steps: ParseSteps, data: memoryview | None) -> Need | Index:
         """Run the parser until it needs bytes that are not there yet, or has its index."""

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import FormatError, TensorNotFoundError
-from asyncckpt.formats.kit.index import Need, SourceInfo
+from asyncckpt.formats.kit.index import FileInfo, Need
 from asyncckpt.formats.mldf.cells import (
     Audio,
     Cell,
@@ -67,17 +67,17 @@ async def open_table(
 ) -> AsyncIterator[TableReader]:
     """A table for reading; one or two small reads. Raises FormatError subclasses, ObjectNotFoundError."""
     async with (
-        bind(cancellation),
-        resolve(location, storage_options) as place,
+        cancel_scope(cancellation),
+        resolve(location, storage_options) as resolved,
         WorkerThreads(1, name="table") as threads,
-        place.storage.open_reader(place.key, first_bytes=FIRST_BYTES) as reader,
+        resolved.storage.open_reader(resolved.key, first_bytes=FIRST_BYTES) as reader,
     ):
-        source = SourceInfo(place.name, reader.info.size)
+        source = FileInfo(resolved.name, reader.info.size)
         try:
             layout = await _drive(parse_layout(source), reader, threads)
             fields, _ = await _drive(parse_schema(layout), reader, threads)
         except FormatError as error:
-            error.args = (f"{place.shown}: {error}", *error.args[1:])
+            error.args = (f"{resolved.display}: {error}", *error.args[1:])
             raise
         yield TableReader(reader, threads, layout, fields)
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from asyncckpt._aio import WorkerThreads, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.cancellation import CancellationToken, bind
+from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import InvalidArgumentError, LayoutError, NotRepresentableError
 from asyncckpt.formats.mldf.header import HEADER_END, PAGE_BYTES, allocations, encode_allocations
 from asyncckpt.formats.mldf.schema import Field
@@ -52,12 +52,12 @@ async def open_table_writer(
     if isinstance(location, bytes | bytearray | memoryview):
         raise InvalidArgumentError("a table can't be written to bytes: use (storage, key), a URL or a path")
     draft = TableDraft(fields, page_bytes)
-    async with bind(cancellation), resolve(location, storage_options) as place:
-        in_order = not place.storage.capabilities.any_order
+    async with cancel_scope(cancellation), resolve(location, storage_options) as resolved:
+        in_order = not resolved.storage.capabilities.any_order
         async with (
             WorkerThreads(1, name="table") as threads,
-            place.storage.open_writer(
-                place.key, exclusive=not overwrite, part_bytes=part_bytes, cancellation=cancellation
+            resolved.storage.open_writer(
+                resolved.key, exclusive=not overwrite, part_bytes=part_bytes, cancellation=cancellation
             ) as writer,
         ):
             maker = _Maker(draft, writer.part_bytes, spool=in_order)

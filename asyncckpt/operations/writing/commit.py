@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from asyncckpt._aio import ByteBudget, WorkerThreads, without_collection
+from asyncckpt._aio import ByteBudget, WorkerThreads, gc_paused
 from asyncckpt.cancellation import CancelScope
 from asyncckpt.errors import (
     CheckpointExistsError,
@@ -19,8 +19,8 @@ from asyncckpt.errors import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.plan import AnyPlan, Content, FilePlan
 from asyncckpt.model.checksums import Checksums
-from asyncckpt.operations.location import Place
-from asyncckpt.operations.runtime import WriteSession
+from asyncckpt.operations.location import ObjectLocation
+from asyncckpt.operations.runtime import FileWriting
 from asyncckpt.operations.writing.file import SMALL_FILE_BYTES, write_file
 from asyncckpt.operations.writing.members import Members
 from asyncckpt.operations.writing.source import TensorSource
@@ -43,7 +43,7 @@ class Written:
 async def write_content(
     content: Content,
     source: TensorSource,
-    place: Place,
+    location: ObjectLocation,
     format: ICheckpointFormat,
     *,
     threads: WorkerThreads,
@@ -57,13 +57,13 @@ async def write_content(
     Raises NotRepresentableError, CheckpointExistsError, StorageError subclasses.
     """
     report.phase(Phase.PLAN)
-    plans = await threads.run(without_collection(lambda: format.plan(content, name=place.name)))
+    plans = await threads.run(gc_paused()(lambda: format.plan(content, name=location.name)))
 
     def committing() -> None:
         scope.commit()
         report.phase(Phase.COMMIT)
 
-    session = WriteSession(
+    session = FileWriting(
         source=source,
         names=[tensor.name for tensor in content.tensors],
         checksums=_room_for_checksums(plans),
@@ -73,10 +73,10 @@ async def write_content(
         committing=committing,
         committed=lambda _: report.mark_committed(),
     )
-    info = await _write_files(place, plans, session, overwrite=overwrite)
+    info = await _write_files(location, plans, session, overwrite=overwrite)
     # Of a stream only the last file's size is known, and there it is the only file.
     size = info.size + sum(plan.size for plan in plans[:-1] if isinstance(plan, FilePlan))
-    return Written(info, tuple(place.sibling(plan.name).key for plan in plans), size)
+    return Written(info, tuple(location.sibling(plan.name).key for plan in plans), size)
 
 
 def _room_for_checksums(plans: Sequence[AnyPlan]) -> Checksums:
@@ -85,17 +85,17 @@ def _room_for_checksums(plans: Sequence[AnyPlan]) -> Checksums:
 
 
 async def _write_files(
-    place: Place, plans: Sequence[AnyPlan], session: WriteSession, *, overwrite: bool
+    location: ObjectLocation, plans: Sequence[AnyPlan], session: FileWriting, *, overwrite: bool
 ) -> ObjectInfo:
     """Write all files, the last of which makes it a checkpoint; after a failure none is left.
 
     Raises CheckpointExistsError, and UnsupportedOperationError for a set of files that should be overwritten.
     """
     session.report.phase(Phase.WRITE, bytes_total=sum(map(_expected_size, plans)))
-    leader = place.sibling(plans[-1].name)
+    leader = location.sibling(plans[-1].name)
     if len(plans) > 1 and overwrite and await leader.storage.exists(leader.key):
         raise UnsupportedOperationError(
-            f"{leader.shown} is one of a set of files, which can't be replaced in one step: save under a new name"
+            f"{leader.display} is one of a set of files, which can't be replaced in one step: save under a new name"
         )
     exclusive = not overwrite or len(plans) > 1
     advice = _ADVICE if len(plans) == 1 else _ADVICE_FOR_SETS
@@ -104,7 +104,7 @@ async def _write_files(
     members = Members(leader)
     try:
         for plan in plans[:-1]:
-            member = place.sibling(plan.name)
+            member = location.sibling(plan.name)
             with _exists_means(member, advice):
                 await write_file(
                     member,
@@ -133,23 +133,23 @@ def _nothing() -> None:
     return None
 
 
-async def _require_free(place: Place, advice: str) -> None:
+async def _require_free(location: ObjectLocation, advice: str) -> None:
     """Fail before a large upload, not after it; the exclusive create still decides."""
-    if await place.storage.exists(place.key):
-        raise _exists(place, advice)
+    if await location.storage.exists(location.key):
+        raise _exists(location, advice)
 
 
-def _exists(place: Place, advice: str) -> CheckpointExistsError:
-    return CheckpointExistsError(f"{place.shown} exists already: {advice}")
+def _exists(location: ObjectLocation, advice: str) -> CheckpointExistsError:
+    return CheckpointExistsError(f"{location.display} exists already: {advice}")
 
 
 @contextmanager
-def _exists_means(place: Place, advice: str) -> Iterator[None]:
+def _exists_means(location: ObjectLocation, advice: str) -> Iterator[None]:
     """A lost exclusive create is told with the file's name and what to do next."""
     try:
         yield
     except ObjectExistsError as error:
-        raise _exists(place, advice) from error
+        raise _exists(location, advice) from error
 
 
 def _expected_size(plan: AnyPlan) -> int:

@@ -40,12 +40,12 @@ class PartCutter:
     def __init__(self, plan: FilePlan, part_bytes: int) -> None:
         spans: list[tuple[int, int, int | None, int | None]] = []
         spans += [(p.offset, p.end, p.tensor, None) for p in plan.payloads if p.size]
-        spans += [(r.start, r.end, None, i) for i, r in enumerate(plan.late) if r.size]
+        spans += [(r.start, r.end, None, i) for i, r in enumerate(plan.deferred) if r.size]
         self._spans = sorted(spans, key=lambda s: s[0])
         self._starts = [s[0] for s in self._spans]
         self._size = plan.size
         self._part_bytes = part_bytes
-        self._late = [tuple(region) for region in plan.late if region.size]
+        self._late = [tuple(region) for region in plan.deferred if region.size]
 
     @property
     def count(self) -> int:
@@ -111,7 +111,7 @@ class DigestBook:
     def _hash_tensor(self, span: Span, view: memoryview, total: int) -> int:
         tensor, end = span.tensor, span.start + span.size
         assert tensor is not None
-        for chunk, start, stop in self._chunking.pieces(tensor, span.start, end):
+        for chunk, start, stop in self._chunking.cut(tensor, span.start, end):
             piece = view[start - span.start : stop - span.start]
             value = crc32c(piece)
             size = stop - start

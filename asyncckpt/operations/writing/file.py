@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncckpt._aio import without_collection
+from asyncckpt._aio import gc_paused
 from asyncckpt.formats.kit.encode import digest_file, segments
 from asyncckpt.formats.kit.plan import AnyPlan, FilePlan, StreamPlan
 from asyncckpt.model.checksums import Buffer
-from asyncckpt.operations.location import Place
-from asyncckpt.operations.runtime import WriteSession, run_sized
+from asyncckpt.operations.location import ObjectLocation
+from asyncckpt.operations.runtime import FileWriting, run_inline_or_threaded
 from asyncckpt.operations.writing.large_file import LargeFile
 from asyncckpt.operations.writing.stream import stream_part_bytes, write_stream
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
@@ -19,9 +19,9 @@ SMALL_FILE_BYTES = 8 * 1024 * 1024
 
 
 async def write_file(
-    place: Place,
+    location: ObjectLocation,
     plan: AnyPlan,
-    session: WriteSession,
+    session: FileWriting,
     *,
     exclusive: bool,
     committing: Callable[[], None],
@@ -33,19 +33,19 @@ async def write_file(
     caller was cancelled meanwhile.
     """
     if isinstance(plan, FilePlan) and plan.size <= SMALL_FILE_BYTES:
-        buffers = await session.threads.run(without_collection(_render), plan, session)
+        buffers = await session.threads.run(gc_paused()(_render), plan, session)
         committing()
-        write = place.storage.write_new if exclusive else place.storage.write
-        info = await write(place.key, buffers, on_commit=committed)
+        write = location.storage.write_new if exclusive else location.storage.write
+        info = await write(location.key, buffers, on_commit=committed)
         session.report.advance(plan.size)
         return info
     exact, part_bytes = (plan.size, None) if isinstance(plan, FilePlan) else (None, stream_part_bytes(plan))
     writer: ObjectWriter | None = None
     try:
-        async with place.storage.open_writer(
-            place.key, size=exact, exclusive=exclusive, part_bytes=part_bytes
+        async with location.storage.open_writer(
+            location.key, size=exact, exclusive=exclusive, part_bytes=part_bytes
         ) as writer:
-            await _write_parts(place, plan, session, writer)
+            await _write_parts(location, plan, session, writer)
             committing()
     finally:
         if writer is not None and writer.committed is not None:
@@ -54,18 +54,20 @@ async def write_file(
     return writer.committed
 
 
-def _render(plan: FilePlan, session: WriteSession) -> list[Buffer]:
+def _render(plan: FilePlan, session: FileWriting) -> list[Buffer]:
     read = session.source.read
     digests = digest_file(plan, read, session.checksums)
     return segments(plan, plan.finish(digests, read), read)
 
 
-async def _write_parts(place: Place, plan: AnyPlan, session: WriteSession, writer: ObjectWriter) -> None:
-    any_order = place.storage.capabilities.any_order
+async def _write_parts(
+    location: ObjectLocation, plan: AnyPlan, session: FileWriting, writer: ObjectWriter
+) -> None:
+    any_order = location.storage.capabilities.any_order
     if isinstance(plan, StreamPlan):
         await write_stream(plan, session, writer, any_order=any_order)
         return
-    file = await run_sized(session.threads, len(plan.payloads), LargeFile, plan, writer, session)
+    file = await run_inline_or_threaded(session.threads, len(plan.payloads), LargeFile, plan, writer, session)
     if any_order:
         await file.write_header_last()
     else:

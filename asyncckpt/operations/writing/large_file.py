@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from asyncckpt._aio import dismantle, fan_out, without_collection
-from asyncckpt.formats.kit.encode import Digesting, own_digest
+from asyncckpt._aio import dismantle, fan_out, gc_paused
+from asyncckpt.formats.kit.encode import Digesting, format_digest
 from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.model.checksums import Buffer
-from asyncckpt.operations.runtime import WriteSession, run_sized
+from asyncckpt.operations.runtime import FileWriting, run_inline_or_threaded
 from asyncckpt.operations.writing.cutting import DigestBook, PartCutter, Span, zeros
 from asyncckpt.storage.base import ObjectWriter
 
@@ -25,7 +25,7 @@ _Step = Callable[[], Coroutine[Any, Any, None]]
 class LargeFile:
     """Writes one planned file. Use one of the two `write_` methods, once."""
 
-    def __init__(self, plan: FilePlan, writer: ObjectWriter, session: WriteSession) -> None:
+    def __init__(self, plan: FilePlan, writer: ObjectWriter, session: FileWriting) -> None:
         self._plan = plan
         self._writer = writer
         self._session = session
@@ -72,14 +72,14 @@ class LargeFile:
 
     async def _digest_own(self) -> None:
         """What only the format can hash, in one thread, beside the writing."""
-        if self._plan.own_digest is not None:
+        if self._plan.format_digest is not None:
             read = _StoppableRead(self._session.source.read)
-            self._own = await self._session.threads.run(own_digest, self._plan, read, abort=read.stop)
+            self._own = await self._session.threads.run(format_digest, self._plan, read, abort=read.stop)
         self._count_hashed()
 
     async def _finish(self, digests: Digests) -> Sequence[bytes]:
         read = self._session.source.read
-        return await self._session.threads.run(without_collection(self._plan.finish), digests, read)
+        return await self._session.threads.run(gc_paused()(self._plan.finish), digests, read)
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class LargeFile:
             last, checksum, sent = await self._hashed(index)
             self._count_hashed()
             await self._writer.write_part(index, sent, crc32c=checksum)
-            await run_sized(session.threads, len(sent), dismantle, sent)
+            await run_inline_or_threaded(session.threads, len(sent), dismantle, sent)
         session.report.advance(size, tensor=None if last is None else session.names[last])
 
     def _count_hashed(self) -> None:
@@ -104,7 +104,7 @@ class LargeFile:
         threads = self._session.threads
         if self._session.source.in_memory:
             # Thousands of small tensors in one part would hold up the loop, so all of it is done in a thread.
-            return await threads.run(without_collection(self._gather_and_hash), index)
+            return await threads.run(gc_paused()(self._gather_and_hash), index)
         spans = list(self._cutter.spans(index))
         views = [await self._fetch(span) for span in spans]
         return await threads.run(self._hash, spans, views)
@@ -137,7 +137,7 @@ class LargeFile:
     async def _hash_tensors_of(self, index: int) -> None:
         """The tensors' bytes in a late part have to be hashed before the header can be made."""
         if self._session.source.in_memory:
-            await self._session.threads.run(without_collection(self._hash_tensors_here), index)
+            await self._session.threads.run(gc_paused()(self._hash_tensors_here), index)
             return
         spans = self._tensor_spans(index)
         async with self._session.budget.reserve(sum(span.size for span in spans)):
@@ -163,7 +163,7 @@ class LargeFile:
                 plan.chunking.of_tensor(payload.tensor, digesting.checksums)[:] = known
 
         async def digest(batch: Sequence[Payload]) -> None:
-            await self._session.threads.run(without_collection(digesting.hash), batch, source.read)
+            await self._session.threads.run(gc_paused()(digesting.hash), batch, source.read)
 
         await fan_out(digest, _batches(unknown), limit=_HASHERS)
 

@@ -13,7 +13,7 @@ from asyncckpt.errors import (
     OutcomeUnknownError,
     StorageError,
 )
-from asyncckpt.operations.location import Place
+from asyncckpt.operations.location import ObjectLocation
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo
 
 _logger = logging.getLogger("asyncckpt")
@@ -22,12 +22,12 @@ _logger = logging.getLogger("asyncckpt")
 class Members:
     """What was written of a set before its leader, the file that names all others and makes it a checkpoint."""
 
-    def __init__(self, leader: Place) -> None:
+    def __init__(self, leader: ObjectLocation) -> None:
         self._leader = leader
         self._leader_began = False
-        self._written: list[Place] = []
+        self._written: list[ObjectLocation] = []
 
-    def add(self, member: Place, _: ObjectInfo) -> None:
+    def add(self, member: ObjectLocation, _: ObjectInfo) -> None:
         """Note a member that is visible."""
         self._written.append(member)
 
@@ -51,20 +51,24 @@ class Members:
         time_limit = CLEANUP_TIMEOUT * (len(self._written) + 1)
         outcome = await shield(self._remove_if_unnamed(error), timeout=time_limit)
         if outcome.error is not None:
-            _tell(error, f"the unfinished set of {self._leader.shown} could not be removed: {outcome.error}")
+            _tell(
+                error, f"the unfinished set of {self._leader.display} could not be removed: {outcome.error}"
+            )
         if not isinstance(error, asyncio.CancelledError):
             outcome.raise_if_cancelled()
 
     async def _remove_if_unnamed(self, error: BaseException) -> None:
         if not await self._is_certain(error):
-            names = ", ".join(place.key for place in self._written)
-            _tell(error, f"nobody knows whether {self._leader.shown} was written, so its files stay: {names}")
+            names = ", ".join(location.key for location in self._written)
+            _tell(
+                error, f"nobody knows whether {self._leader.display} was written, so its files stay: {names}"
+            )
             return
-        for place in self._written:
+        for location in self._written:
             try:
-                await place.storage.delete(place.key)
+                await location.storage.delete(location.key)
             except StorageError as failure:
-                _tell(error, f"{place.shown} of the unfinished set could not be removed: {failure}")
+                _tell(error, f"{location.display} of the unfinished set could not be removed: {failure}")
 
     async def _is_certain(self, error: BaseException) -> bool:
         """Whether no leader of ours is there, nor can come."""

@@ -11,7 +11,7 @@ from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.formats.kit.plan import aligned
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 from asyncckpt.model.metadata import TensorMetadata
-from asyncckpt.operations.runtime import run_sized
+from asyncckpt.operations.runtime import run_inline_or_threaded
 from asyncckpt.operations.writing.pool import StagingPool
 
 _COPY_BYTES = 32 * 1024 * 1024
@@ -45,13 +45,13 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
 
 async def stage(tensors: Tensors, threads: WorkerThreads, pool: StagingPool) -> list[memoryview]:
     """Copy what is still the caller's; returns views that nobody else can change, until the pool is released."""
-    staged, batches = await run_sized(threads, len(tensors.views), _lay_out, tensors, pool)
+    staged, batches = await run_inline_or_threaded(threads, len(tensors.views), _lay_out, tensors, pool)
 
     async def copy(batch: Sequence[tuple[int, int, int]]) -> None:
         await threads.run(_copy, batch, tensors.views, staged)
 
     await fan_out(copy, batches, limit=_COPIES_AT_ONCE)
-    return await run_sized(threads, len(staged), pool.read_only, staged)
+    return await run_inline_or_threaded(threads, len(staged), pool.read_only, staged)
 
 
 def _lay_out(

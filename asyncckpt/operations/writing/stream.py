@@ -9,7 +9,7 @@ from typing import IO
 from asyncckpt._aio import run_shielded
 from asyncckpt.formats.kit.plan import StreamPlan
 from asyncckpt.model.checksums import Buffer
-from asyncckpt.operations.runtime import WriteSession
+from asyncckpt.operations.runtime import FileWriting
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter
 
 _PART_BYTES = 16 * 1024 * 1024
@@ -23,7 +23,7 @@ def stream_part_bytes(plan: StreamPlan) -> int:
 
 
 async def write_stream(
-    plan: StreamPlan, session: WriteSession, writer: ObjectWriter, *, any_order: bool
+    plan: StreamPlan, session: FileWriting, writer: ObjectWriter, *, any_order: bool
 ) -> None:
     """Make the file chunk by chunk in a worker thread and write it in parts, the ones with the head last."""
     maker = _Maker(plan, session, writer.part_bytes, spool=not any_order and plan.head_bytes > 0)
@@ -39,7 +39,7 @@ async def write_stream(
 class _Maker:
     """Runs the plan's generator; called from one worker thread at a time."""
 
-    def __init__(self, plan: StreamPlan, session: WriteSession, part_bytes: int, *, spool: bool) -> None:
+    def __init__(self, plan: StreamPlan, session: FileWriting, part_bytes: int, *, spool: bool) -> None:
         self._plan = plan
         self._part_bytes = part_bytes
         self._chunks: Iterator[bytes] = plan.chunks(session.source.read)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncckpt._aio import WorkerThreads, fan_out, without_collection
+from asyncckpt._aio import WorkerThreads, fan_out, gc_paused
 from asyncckpt.errors import ObjectChangedError, StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
@@ -80,7 +80,7 @@ class LocalReader(ObjectReader):
     ) -> None:
         many = len(ranges) > _PLANNED_ON_THE_LOOP
         work = (
-            await self._threads.run(without_collection(_Work), requests, ranges, into, filled)
+            await self._threads.run(gc_paused()(_Work), requests, ranges, into, filled)
             if many
             else _Work(requests, ranges, into, filled)
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from asyncckpt._aio import collection_paused
+from asyncckpt._aio import gc_paused
 
 _OPEN: dict[str, Callable[[str, str], Any]] = {".json": open, ".json.gz": gzip.open}
 
@@ -32,7 +32,7 @@ def model_loader(data_path: str | None) -> Any:
 def load_models(session: Any) -> None:
     """Fill the loader's cache: otherwise making the client would read and parse all of it on the loop."""
     loader = session.get_component("data_loader")
-    with collection_paused():
+    with gc_paused():
         # With the very arguments that the client is made with: they are the keys of the cache.
         for kind in ("service-2", "endpoint-rule-set-1"):
             loader.load_service_model("s3", kind, api_version=None)

@@ -84,13 +84,13 @@ class S3Object:
             version = bare_etag(required(answer.headers, "etag", what))
             return ObjectInfo(self.key, size, version, write_id=write_id)
 
-        settlement = Settlement(self, write_id)
-        return await settlement.of(
-            lambda: send_checked(self.session, settlement.watching(attempt), views, value, what=what)
+        lost_write = LostWrite(self, write_id)
+        return await lost_write.settle(
+            lambda: send_checked(self.session, lost_write.observe(attempt), views, value, what=what)
         )
 
 
-class Settlement:
+class LostWrite:
     """Finds out how a write ended when the server's answer was lost or odd, or about an earlier attempt of ours."""
 
     def __init__(self, target: S3Object, write_id: str) -> None:
@@ -98,7 +98,7 @@ class Settlement:
         self._write_id = write_id
         self._uncertain = False
 
-    def watching(
+    def observe(
         self, attempt: Callable[[], Coroutine[Any, Any, ObjectInfo]]
     ) -> Callable[[], Coroutine[Any, Any, ObjectInfo]]:
         """The attempt, remembering whether one was sent whose answer never came, or does not tell."""
@@ -114,7 +114,7 @@ class Settlement:
 
         return watched
 
-    async def of(self, write: Callable[[], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
+    async def settle(self, write: Callable[[], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
         """The outcome of all the attempts; where they do not tell, one HEAD does.
 
         Raises ObjectExistsError, OutcomeUnknownError, or the last error.

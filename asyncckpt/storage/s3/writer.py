@@ -28,8 +28,8 @@ from asyncckpt.storage.s3.errors import UploadGoneError
 from asyncckpt.storage.s3.objects import (
     UNTOLD,
     WRITE_ID_NAME,
+    LostWrite,
     S3Object,
-    Settlement,
     bare_etag,
     checksum_of,
     encoded_crc,
@@ -240,8 +240,8 @@ class S3Writer(ObjectWriter):
             version = bare_etag(required(answer, "ETag", what))
             return ObjectInfo(self._target.key, size, version, write_id=self.write_id)
 
-        settlement = Settlement(self._target, self.write_id)
-        info = await settlement.of(lambda: self._session.retrying(settlement.watching(attempt), what))
+        lost_write = LostWrite(self._target, self.write_id)
+        info = await lost_write.settle(lambda: self._session.retrying(lost_write.observe(attempt), what))
         self._closed = True
         self._upload_id = None
         return info

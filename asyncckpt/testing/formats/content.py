@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.formats.kit.index import SourceInfo
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.registry import format_names
 from asyncckpt.model.metadata import CheckpointMetadata, TrainingMetadata
 from asyncckpt.storage.base import Capabilities
@@ -99,7 +99,7 @@ class ContentContract(FormatFiles):
         assert name in format_names(), f"format {name!r} is not registered"
         if self.reading_format() is not None:
             head = memoryview(files[key])
-            assert self.make_format().sniff(head[:64], SourceInfo("anything", len(head)))
+            assert self.make_format().sniff(head[:64], FileInfo("anything", len(head)))
             return
         storage = await self.storage_with(files)
         async with asyncckpt.open_checkpoint((storage, key)) as checkpoint:

@@ -23,10 +23,10 @@ from math import prod
 from asyncckpt import ICheckpointFormat, LayoutError, TensorMetadata, TruncatedError
 from asyncckpt.formats.kit.binary import LE_U64
 from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.index import Extent, Index, ParseSteps, SourceInfo, StoredTensor, need_exactly
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, StoredTensor, need_exactly
 from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, aligned, place
-from asyncckpt.formats.kit.seal import seal
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, aligned, lay_out
+from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.dtype import item_size
@@ -47,14 +47,14 @@ def plan_file(content: Content, name: str) -> FilePlan:
     tensors = [{"name": t.name, "dtype": t.dtype, "shape": t.shape} for t in content.tensors]
     before = f'{{"tensors":{dump_json(tensors)},"asyncckpt":'.encode()
     header_bytes = START + len(before) + block.size + len(b"}")
-    payloads, size = place(content.tensors, aligned(header_bytes))
+    payloads, size = lay_out(content.tensors, aligned(header_bytes))
     block_start = START + len(before)
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
         text = before + block.render(block_start, digests.checksums) + b"}"
         header = MAGIC + LE_U64.pack(len(text)) + text
         spans = ((payload.offset, payload.end) for payload in payloads)
-        return seal([(0, header)], spans, size=size, at=block_start + block.outside_position)
+        return with_header_crc([(0, header)], spans, size=size, at=block_start + block.outside_position)
 
     return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
 
@@ -62,7 +62,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
 # -- parse -----------------------------------------------------------------------------------------------------
 
 
-def parse_file(source: SourceInfo) -> ParseSteps:
+def parse_file(source: FileInfo) -> ParseSteps:
     """Asks for bytes with `yield`, so it runs on memory, a mapped file or S3 alike. Believes nothing it reads."""
     start = yield from need_exactly(0, START, "the header")
     if start[: len(MAGIC)] != MAGIC:
@@ -78,7 +78,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
     tensors = [_tensor(entry) for entry in members["tensors"]]
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise LayoutError("two tensors of the file have the same name")
-    payloads, end = place(tensors, aligned(START + length))
+    payloads, end = lay_out(tensors, aligned(START + length))
     if end > source.size:
         raise TruncatedError(f"the last tensor ends at {end}, the file has {source.size} bytes")
     if end < source.size:
@@ -97,7 +97,7 @@ def parse_file(source: SourceInfo) -> ParseSteps:
         tensors=arranged,
         chunk_bytes=block.chunk_bytes,
         tree=block.tree,
-        structure=(Extent(0, START + length),),
+        header_extents=(Extent(0, START + length),),
     )
 
 
@@ -119,12 +119,12 @@ class TinyFormat(ICheckpointFormat):
     extensions = (".tiny",)
     dtypes = frozenset(_DTYPES)
 
-    def sniff(self, head: memoryview, source: SourceInfo) -> bool:
+    def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return head[: len(MAGIC)] == MAGIC
 
     def plan(self, content: Content, *, name: str) -> Sequence[FilePlan]:
         self.require_representable(content)
         return [plan_file(content, name)]
 
-    def parse(self, source: SourceInfo) -> ParseSteps:
+    def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source)
