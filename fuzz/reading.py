@@ -44,7 +44,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
             continue
         try:
             view = gather(stored, lambda extent: files[extent.file][extent.offset : extent.end])
-            check_chunks(stored, index.chunk_bytes, view)
+            check_chunks(stored, view)
         except FormatError:
             # One tensor that can't be decoded is no reason to leave the others alone.
             continue

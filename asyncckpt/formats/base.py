@@ -145,7 +145,7 @@ def read_shards(index: Index, data: memoryview) -> list[ShardData]:
     views = {}
     for stored in index.tensors:
         view = gather(stored, fetch)
-        check_chunks(stored, index.chunk_bytes, view)
+        check_chunks(stored, view)
         views[stored.name] = view if stored.order == "C" else as_bytes_view(to_array(stored, view))[1]
     tensors = {stored.name: stored.metadata for stored in index.tensors}
     shards = index.metadata.shards or (ShardMetadata(tensors=tuple(tensors.values())),)

@@ -129,7 +129,7 @@ def checks_of(index: Index, file: int, size: int) -> list[Check]:
     checks: list[Check] = []
     for stored in index.tensors:
         if is_simple(stored) and stored.extents[0].file == file:
-            checks += _chunk_checks(stored, index.chunk_bytes)
+            checks += _chunk_checks(stored)
     checks += [DigestCheck(digest) for digest in index.digests if digest.extent.file == file]
     if index.header_extents is not None:
         checks += (ZeroCheck(start, end) for start, end in _padding(index, file, size))
@@ -141,10 +141,10 @@ def is_simple(stored: StoredTensor) -> bool:
     return stored.checksums is not None and stored.frames is None and len(stored.extents) == 1
 
 
-def _chunk_checks(stored: StoredTensor, chunk_bytes: int) -> Iterator[Check]:
+def _chunk_checks(stored: StoredTensor) -> Iterator[Check]:
     extent = stored.extents[0]
-    for chunk, start in enumerate(range(0, extent.size, chunk_bytes)):
-        end = min(extent.size, start + chunk_bytes)
+    for chunk, start in enumerate(range(0, extent.size, stored.chunk_bytes)):
+        end = min(extent.size, start + stored.chunk_bytes)
         yield ChunkCheck(stored, chunk, extent.offset + start, extent.offset + end)
 
 

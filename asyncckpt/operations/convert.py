@@ -163,7 +163,7 @@ class CheckpointSource(TensorSource):
 
     def known_checksums(self, tensor: int, chunk_bytes: int) -> Checksums | None:
         stored = self._stored[tensor]
-        same = self._checkpoint.index.chunk_bytes == chunk_bytes and stored.order == "C"
+        same = stored.chunk_bytes == chunk_bytes and stored.order == "C"
         return stored.checksums if same else None
 
 

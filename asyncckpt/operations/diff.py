@@ -119,7 +119,7 @@ async def _diff(first: Checkpoint, second: Checkpoint, *, values: bool) -> DiffR
 
 async def _state(first: Checkpoint, second: Checkpoint) -> list[str]:
     """The differences of the plain values. Both trees are empty afterwards."""
-    chunk_bytes = first.index.chunk_bytes or MIN_CHUNK_BYTES
+    chunk_bytes = _chunk_bytes(first)
     before = Values(first.tree, await _fingerprints(first, chunk_bytes))
     after = Values(second.tree, await _fingerprints(second, chunk_bytes))
     lines = await first.threads.run(gc_paused()(state_changes), before, after, chunk_bytes)
@@ -128,12 +128,18 @@ async def _state(first: Checkpoint, second: Checkpoint) -> list[str]:
     return lines
 
 
+def _chunk_bytes(checkpoint: Checkpoint) -> int:
+    """Those of its payloads, so that their checksums need not be computed anew."""
+    stored = (checkpoint.stored(name) for name in checkpoint.payloads)
+    return next((found.chunk_bytes for found in stored if found and found.chunk_bytes), MIN_CHUNK_BYTES)
+
+
 async def _fingerprints(checkpoint: Checkpoint, chunk_bytes: int) -> dict[str, Fingerprint]:
     """Those of the payloads, which are read only where the file has no checksums of such chunks."""
     found = {}
     for name, payload in checkpoint.payloads.items():
         stored = checkpoint.stored(name)
-        if stored and stored.checksums is not None and checkpoint.index.chunk_bytes == chunk_bytes:
+        if stored and stored.checksums is not None and stored.chunk_bytes == chunk_bytes:
             found[name] = Fingerprint(payload.size, tuple(stored.checksums.tolist()))
         else:
             array = await checkpoint.read(name)
@@ -225,7 +231,7 @@ def _checksums_agree(name: str, first: Checkpoint, second: Checkpoint) -> bool |
     a, b = first.stored(name), second.stored(name)
     if a is None or b is None or a.checksums is None or b.checksums is None:
         return None
-    if first.index.chunk_bytes != second.index.chunk_bytes or a.order != b.order:
+    if a.chunk_bytes != b.chunk_bytes or a.order != b.order:
         return None
     return bool(np.array_equal(a.checksums, b.checksums))
 

@@ -115,7 +115,7 @@ def arrays_of(
     found = {}
     for stored in index.tensors:
         view = gather(stored, fetch)
-        check_chunks(stored, index.chunk_bytes, view)
+        check_chunks(stored, view)
         found[stored.name] = array_from(view, stored.metadata.dtype, stored.metadata.shape)
     return found
 

@@ -315,7 +315,7 @@ def test_a_bundle_without_our_block_is_a_flat_dict() -> None:
     assert list(text)[-1] == "asyncckpt"
     data = edited_metadata(Opened.of(SMALLEST).sections[METADATA][start:], b"}")
     index = parsed(PLAIN, data)
-    assert (index.tree, index.chunk_bytes, index.tensors[0].checksums) == (None, 0, None)
+    assert (index.tree, index.tensors[0].chunk_bytes, index.tensors[0].checksums) == (None, 0, None)
     assert index.metadata.custom_fields["creator"] == "asyncckpt"
     assert read_back(PLAIN, data)["w"].tolist() == [0, 1, 2]
 

@@ -74,7 +74,7 @@ def content(format: ICheckpointFormat, files: list[bytes]) -> tuple[Any, ...]:
     tensors = []
     for stored in index.tensors:
         data: Buffer = gather(stored, lambda extent: views[extent.file][extent.offset : extent.end])
-        check_chunks(stored, index.chunk_bytes, memoryview(data))
+        check_chunks(stored, memoryview(data))
         tensors.append((stored.metadata, bytes(data)))
     return index.tree, index.metadata, tensors
 

@@ -232,20 +232,19 @@ def parse_file(source: FileInfo, magic: bytes) -> ParseSteps:
     custom_fields = _custom_fields(config, entries)
     del entries  # of a file of very many small tensors they take as much memory as the tensors' metadata
     tensors: Sequence[StoredTensor] = stored
-    tree, chunk_bytes = None, 0
+    tree = None
     if block is None:
         metadata = foreign_metadata(stored, custom_fields)
     else:
         spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
         block.check_outside(regions.read, spans, size=source.size)
         metadata, tensors = _decode_own(block, stored)
-        tree, chunk_bytes = block.tree, block.chunk_bytes
+        tree = block.tree
     return Index(
         format=name.lower(),
         version=str(header.version),
         metadata=metadata,
         tensors=tuple(tensors),
-        chunk_bytes=chunk_bytes,
         tree=tree,
         warnings=warnings,
         header_extents=None if block is None else (Extent(0, position),),

@@ -14,27 +14,28 @@ from asyncckpt.model.dtype import array_from
 Fetch = Callable[[Extent], Buffer]
 
 
-def check_chunk(stored: StoredTensor, chunk_bytes: int, chunk: int, data: Buffer) -> None:
+def check_chunk(stored: StoredTensor, chunk: int, data: Buffer) -> None:
     """Compare one chunk with its checksum. Raises ChecksumMismatchError with the tensor's name."""
     if stored.checksums is None:
         return
+    start = chunk * stored.chunk_bytes
     expected = int(stored.checksums[chunk])
     value = crc32c(data)
     if value != expected:
         raise ChecksumMismatchError(
-            f"tensor {stored.name!r} is damaged: bytes [{chunk * chunk_bytes}, {chunk * chunk_bytes + len(data)}) "
+            f"tensor {stored.name!r} is damaged: bytes [{start}, {start + len(data)}) "
             f"have the CRC32C {value:08x}, the file says {expected:08x}",
             tensor=stored.name,
         )
 
 
-def check_chunks(stored: StoredTensor, chunk_bytes: int, view: memoryview) -> None:
+def check_chunks(stored: StoredTensor, view: memoryview) -> None:
     """Compare every chunk of a whole tensor. Raises ChecksumMismatchError."""
     if stored.checksums is None:
         return
     for chunk in range(len(stored.checksums)):
-        start = chunk * chunk_bytes
-        check_chunk(stored, chunk_bytes, chunk, view[start : start + chunk_bytes])
+        start = chunk * stored.chunk_bytes
+        check_chunk(stored, chunk, view[start : start + stored.chunk_bytes])
 
 
 def require_data(stored: StoredTensor) -> None:

@@ -67,8 +67,9 @@ class Frames:
 class StoredTensor:
     """One tensor of a file.
 
-    Its bytes are the `extents` joined, or what `frames` decode to. `checksums` are the CRC32C of its chunks, None in
-    foreign files. `order` is F where the bytes are in Fortran order. `absent` says why there are no bytes.
+    Its bytes are the `extents` joined, or what `frames` decode to. `checksums` are the CRC32C of its chunks of
+    `chunk_bytes`, None in foreign files. `order` is F where the bytes are in Fortran order. `absent` says why there
+    are no bytes.
     """
 
     metadata: TensorMetadata
@@ -77,6 +78,7 @@ class StoredTensor:
     frames: Frames | None = None
     order: Literal["C", "F"] = "C"
     absent: str | None = None
+    chunk_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -115,7 +117,6 @@ class Index:
     version: str
     metadata: CheckpointMetadata
     tensors: tuple[StoredTensor, ...]
-    chunk_bytes: int = 0
     tree: Json = None
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ("",)

@@ -82,6 +82,7 @@ def add_checksums(stored: list[StoredTensor], block: Block) -> None:
             tensor.frames,
             tensor.order,
             tensor.absent,
+            block.chunk_bytes,
         )
 
 

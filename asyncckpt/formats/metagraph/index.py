@@ -23,7 +23,7 @@ from asyncckpt.formats.kit.index import (
     Seal,
     StoredTensor,
 )
-from asyncckpt.formats.kit.order import decode_arranged, foreign_metadata
+from asyncckpt.formats.kit.order import add_checksums, decode_arranged, foreign_metadata
 from asyncckpt.formats.metagraph.bundle import Bundle
 from asyncckpt.formats.metagraph.codec import Codec
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
@@ -31,7 +31,6 @@ from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
 from asyncckpt.formats.metagraph.read import Keys, read_bundle
 from asyncckpt.formats.metagraph.records import Entry, Frame, Node
-from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 NAME = "metagraph"
@@ -64,7 +63,6 @@ def parse_file(source: FileInfo, keys: Keys) -> ParseSteps:
         version=str(bundle.header.format_version),
         metadata=metadata,
         tensors=tuple(stored),
-        chunk_bytes=block.chunk_bytes if block else 0,
         tree=block.tree if block else None,
         warnings=bundle.warnings,
         files=tuple(files),
@@ -101,19 +99,12 @@ def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[Stored
     """The tensors of the first bundle, wherever their bytes are."""
     top = bundles[0]
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
-    block = top.metadata.block
-    chunking = None if block is None else block.chunking([node.size for node in top.nodes])
-    if block is not None:
-        block.share_names([node.tensor.name for node in top.nodes])
     stored = []
-    for number, node in enumerate(top.nodes):
+    for node in top.nodes:
         level = _level_of(node, nodes_below)
-        checksums = None
-        tensor = node.tensor
-        if block is not None and chunking is not None:
-            checksums = chunking.of_tensor(number, block.checksums)
-            tensor = block.boxed(tensor)
-        stored.append(_stored_tensor(tensor, node, bundles[level], level, checksums, checked))
+        stored.append(_stored_tensor(node, bundles[level], level, checked))
+    if top.metadata.block is not None:
+        add_checksums(stored, top.metadata.block)
     return tuple(stored)
 
 
@@ -128,20 +119,19 @@ def _level_of(node: Node, nodes_below: Sequence[dict[bytes, Node]]) -> int:
     return level
 
 
-def _stored_tensor(
-    tensor: TensorMetadata, node: Node, bundle: Bundle, level: int, checksums: Checksums | None, checked: bool
-) -> StoredTensor:
+def _stored_tensor(node: Node, bundle: Bundle, level: int, checked: bool) -> StoredTensor:
     # Nobody needs the entry after this: of very many small tensors they take as much memory as the file has bytes.
     entry = bundle.entries.pop(node.id)
+    tensor = node.tensor
     if entry.frame_count:
-        return StoredTensor(tensor, (), checksums, _frames(tensor, entry, bundle, level))
+        return StoredTensor(tensor, frames=_frames(tensor, entry, bundle, level))
     extent = Extent(entry.offset, entry.stored_size, level)
     if checked and entry.raw_size:
         # CRC32C finds accidents. What a signature or a key vouches for has to stand up to intent.
         return StoredTensor(
-            tensor, (), checksums, Frames(entry.raw_size, (extent,), _Vouched(tensor.name, node.hash))
+            tensor, frames=Frames(entry.raw_size, (extent,), _Vouched(tensor.name, node.hash))
         )
-    return StoredTensor(_placed(tensor, entry.offset), (extent,), checksums)
+    return StoredTensor(_placed(tensor, entry.offset), (extent,))
 
 
 def _placed(tensor: TensorMetadata, offset: int) -> TensorMetadata:

@@ -185,7 +185,6 @@ def parse_file(source: FileInfo) -> ParseSteps:
         version=header.version,
         metadata=metadata,
         tensors=stored,
-        chunk_bytes=block.chunk_bytes,
         tree=block.tree,
         warnings=warnings,
         header_extents=(Extent(0, tables_end),),
@@ -306,7 +305,11 @@ def _stored_tensors(
         if end > source.size:
             raise TruncatedError(f"tensor {tensor.name!r} ends at {end}, the file has {source.size} bytes")
         checksums = chunking.of_tensor(number, block.checksums)
-        stored.append(StoredTensor(block.boxed(tensor), (Extent(position, size),), checksums))
+        stored.append(
+            StoredTensor(
+                block.boxed(tensor), (Extent(position, size),), checksums, chunk_bytes=block.chunk_bytes
+            )
+        )
     if end != source.size:
         raise LayoutError(f"{source.size - end} bytes are left over after the last tensor")
     _require_unique(stored)

@@ -249,7 +249,6 @@ def parse_set(source: FileInfo) -> ParseSteps:
         version=metadata.version,
         metadata=metadata,
         tensors=tuple(stored),
-        chunk_bytes=0 if block is None else block.chunk_bytes,
         tree=None if block is None else block.tree,
         files=tuple(files),
         digests=tuple(digests),

@@ -186,7 +186,6 @@ def parse_file(source: FileInfo) -> ParseSteps:
         version=header.version,
         metadata=metadata,
         tensors=tensors,
-        chunk_bytes=block.chunk_bytes,
         tree=block.tree,
         warnings=header.warnings,
         digests=(data_digest(header),),

@@ -202,7 +202,6 @@ def parse_file(source: FileInfo) -> ParseSteps:
         version="1",
         metadata=metadata,
         tensors=tuple(stored),
-        chunk_bytes=block.chunk_bytes if block else 0,
         tree=block.tree if block else None,
         header_extents=(Extent(0, header.data_start),),
         details={"headerBytes": header.data_start, "metadata": header.metadata},

@@ -193,7 +193,6 @@ def parse_set(source: FileInfo) -> ParseSteps:
         version="1",
         metadata=metadata,
         tensors=tuple(tensors),
-        chunk_bytes=block.chunk_bytes if block else 0,
         tree=block.tree if block else None,
         warnings=tuple(warnings),
         files=("", *files),

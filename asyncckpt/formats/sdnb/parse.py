@@ -199,7 +199,6 @@ def index_files(
         version="1",
         metadata=metadata,
         tensors=(*tensors, *updater),
-        chunk_bytes=chunk_bytes,
         tree=leader.block.tree if leader.block else None,
         warnings=tuple(collector.warnings),
         files=tuple(collector.files),
@@ -284,7 +283,11 @@ def _updater_tensors(
     for name, found in collector.updater.items():
         tensor = found.stored(name)
         if chunk_bytes and tensor.frames is None and found.extents[0].file in windows:
-            tensor = replace(tensor, checksums=_hash(windows[found.extents[0].file], found, chunk_bytes))
+            tensor = replace(
+                tensor,
+                checksums=_hash(windows[found.extents[0].file], found, chunk_bytes),
+                chunk_bytes=chunk_bytes,
+            )
         yield tensor
 
 

@@ -71,7 +71,7 @@ def chunk_jobs(
     for stored in group:
         flat = arrays[stored.name].reshape(-1).view(np.uint8).data
         size = len(flat)
-        step = index.chunk_bytes if stored.checksums is not None else max(size, 1)
+        step = stored.chunk_bytes if stored.checksums is not None else max(size, 1)
         for chunk, start in enumerate(range(0, size, step)):
             yield Job(stored, chunk, flat[start : start + step])
 

@@ -104,7 +104,7 @@ class Fetcher:
 
     def _check_batch(self, batch: Sequence[Job]) -> None:
         for job in batch:
-            check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+            check_chunk(job.stored, job.chunk, job.view)
 
     # -- by ranges ---------------------------------------------------------------------------------------------
 
@@ -123,12 +123,12 @@ class Fetcher:
         arrays = {s.name: into[s.name] if s.name in into else empty_array(s) for s in group}
         jobs, ranges = [], []
         for job in chunk_jobs(group, self._index, arrays):
-            start = job.stored.extents[0].offset + job.chunk * self._index.chunk_bytes
+            start = job.stored.extents[0].offset + job.chunk * job.stored.chunk_bytes
             known = None if file.mapped is not None else file.known(start, start + len(job.view))
             if known is not None:
                 job.view[:] = known
                 if self._verify:
-                    check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+                    check_chunk(job.stored, job.chunk, job.view)
                 continue
             jobs.append(job)
             ranges.append(ByteRange(start, start + len(job.view)))
@@ -141,7 +141,7 @@ class Fetcher:
             job = jobs[number]
             if self._verify:
                 try:
-                    check_chunk(job.stored, self._index.chunk_bytes, job.chunk, job.view)
+                    check_chunk(job.stored, job.chunk, job.view)
                 except ChecksumMismatchError as error:
                     damaged.append(error)
             self.report.advance(len(job.view), tensor=job.stored.name)
@@ -179,7 +179,7 @@ class Fetcher:
     ) -> np.ndarray:
         view = gather(stored, lambda extent: parts[extent])
         if self._verify:
-            check_chunks(stored, self._index.chunk_bytes, view)
+            check_chunks(stored, view)
         array = to_array(stored, view)
         if target is not None:
             np.copyto(target, array)
@@ -197,7 +197,7 @@ class Fetcher:
             last = max([end, *(r.end for r in ranges)])
             return (await self._read_into_span(stored, ranges, first, last))[start - first : end - first]
         frames = stored.frames
-        if frames is not None and self._index.chunk_bytes and frames.raw_bytes == self._index.chunk_bytes:
+        if frames is not None and stored.chunk_bytes and frames.raw_bytes == stored.chunk_bytes:
             return await self._read_frames(stored, frames, start, end)
         whole = (await self.read([stored]))[stored.name]
         return as_bytes_view(whole)[1][start:end]
@@ -218,7 +218,7 @@ class Fetcher:
     def _decode(self, stored: StoredTensor, frames: Frames, number: int, data: memoryview) -> bytes:
         raw = frames.decode(number, bytes(data))
         if self._verify:
-            check_chunk(stored, self._index.chunk_bytes, number, raw)
+            check_chunk(stored, number, raw)
         return raw
 
     # -- slices ------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Fetcher:
         """The runs themselves, or the checksum chunks that hold them, each once."""
         if not self._verify or stored.checksums is None:
             return list(runs)
-        size, chunk = stored.metadata.size, self._index.chunk_bytes
+        size, chunk = stored.metadata.size, stored.chunk_bytes
         numbers = sorted({n for run in runs for n in range(run.start // chunk, -(-run.end // chunk))})
         return [ByteRange(n * chunk, min(size, (n + 1) * chunk)) for n in numbers]
 
@@ -262,7 +262,7 @@ class Fetcher:
         """Bytes [start, end) of the tensor, of which only `ranges` are really there."""
         extent = stored.extents[0]
         file = self._files[extent.file]
-        chunk = self._index.chunk_bytes
+        chunk = stored.chunk_bytes
         checked = self._verify and stored.checksums is not None
         if file.mapped is not None:
             span = file.mapped[extent.offset + start : extent.offset + end]

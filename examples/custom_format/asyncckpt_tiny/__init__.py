@@ -95,7 +95,6 @@ def parse_file(source: FileInfo) -> ParseSteps:
         version="1",
         metadata=metadata,
         tensors=arranged,
-        chunk_bytes=block.chunk_bytes,
         tree=block.tree,
         header_extents=(Extent(0, START + length),),
     )
