@@ -37,9 +37,9 @@ SERVER_FIXTURES = frozenset({"minio", "minio_tls", "seaweedfs", "fake_gcs", "tox
 DEFAULT_SWEEP_SEED = 20250907
 # Whole folders of slow tests, every damage to a file, and the contract of all formats but two.
 _THOROUGH = re.compile(
-    r"tests/(docs|fuzz|installs|test_guards|test_servers|storage/test_fsspec_contract)"
+    r"tests/(docs|fuzz|installs|test_guards|test_servers|storage/fsspec/test_contract)"
     r"|tests/formats/.*(every_|flip|truncat|hostile|thousand|20_000|more_fields|java|mutat|damage)"
-    r"|test_contract\.py::Test(?!Mlcp:|Safetensors:)"
+    r"|formats/test_contract\.py::Test(?!Mlcp:|Safetensors:)"
     r"|test_torch|test_killed|cli/test_terminal|test_sweeps\.py.*-2[-\]]"
 )
 _NOT_TESTED = "NOT TESTED, no server: "

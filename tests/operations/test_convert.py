@@ -17,7 +17,7 @@ from asyncckpt.operations.convert import convert, migrate
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
-from tests.formats.test_gptrs import v1
+from tests.formats.gptrs.test_format import v1
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.operations.test_requests import RemoteMemory
 

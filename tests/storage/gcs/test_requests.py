@@ -30,7 +30,7 @@ from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy, on_retry
 from tests.servers import GcsBucket
-from tests.storage.gcs_front import QUANTUM, GcsFront
+from tests.storage.gcs.front import QUANTUM, GcsFront
 
 PATIENT = RetryPolicy(base_delay=0.001, max_delay=0.01)
 DATA = random.Random(5).randbytes(700_001)

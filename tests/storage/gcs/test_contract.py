@@ -11,7 +11,7 @@ from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.testing import StorageContract
 from tests.guards import call_blocking
 from tests.servers import GcsBucket
-from tests.storage.gcs_front import QUANTUM, GcsFront
+from tests.storage.gcs.front import QUANTUM, GcsFront
 
 
 class TestGcsContract(StorageContract):

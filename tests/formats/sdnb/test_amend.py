@@ -26,9 +26,9 @@ from asyncckpt.testing.strategies import assert_identical
 from tests.formats import state_files
 from tests.formats.attacks import GOLDEN, bit_flips, outcome
 from tests.formats.parser_steps import drive
+from tests.formats.sdnb.test_format import container
+from tests.formats.sdnb.test_graph import foreign
 from tests.formats.state_files import encode
-from tests.formats.test_flatgraph import foreign
-from tests.formats.test_sdnb import container
 from tests.independent import sdnb_reader
 
 SAMPLES = GOLDEN / "sdnb"

@@ -33,7 +33,7 @@ from asyncckpt.model.checksums import crc32c
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData
 from tests.formats.attacks import HOSTILE_NUMBERS, mutations, outcome
-from tests.formats.metagraph_files import (
+from tests.formats.metagraph.files import (
     Opened,
     made,
     parsed,

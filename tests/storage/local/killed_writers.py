@@ -1,6 +1,6 @@
 """Run by test_local_killed.py: writes that are killed at each of their system calls, in a process of their own.
 
-    python -m tests.storage.killed_writers FOLDER METHOD
+    python -m tests.storage.local.killed_writers FOLDER METHOD
 
 For k = 0, 1, 2 … it makes FOLDER/k with an old object in it and forks a child that kills itself just before
 its k-th call; it ends when a child has lived to the end of its write, and prints how many were killed.

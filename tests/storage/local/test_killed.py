@@ -11,14 +11,14 @@ import pytest
 from asyncckpt._aio import run_in_thread
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.local.folders import is_temp_name
-from tests.storage.killed_writers import KEYS, NEW, OLD
+from tests.storage.local.killed_writers import KEYS, NEW, OLD
 
-_PROJECT = Path(__file__).parents[2]
+_PROJECT = Path(__file__).parents[3]
 
 
 def kill_writers(folder: Path, method: str) -> int:
     """Kill a writer at each step; the number of steps."""
-    command = [sys.executable, "-m", "tests.storage.killed_writers", str(folder), method]
+    command = [sys.executable, "-m", "tests.storage.local.killed_writers", str(folder), method]
     ended = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     return int(ended.stdout)

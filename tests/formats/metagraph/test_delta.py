@@ -17,7 +17,7 @@ from asyncckpt.formats.metagraph.format import BaseBundle, MetagraphFormat, base
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.model.metadata import CheckpointMetadata
 from tests.formats.attacks import HOSTILE_FILE_NAMES, outcome
-from tests.formats.metagraph_files import NAME, Opened, made, parsed, read_back, with_header
+from tests.formats.metagraph.files import NAME, Opened, made, parsed, read_back, with_header
 
 KEY = b"k" * 32
 SIGNING_KEY = b"s" * 32

@@ -23,7 +23,7 @@ from asyncckpt.operations.load import load
 from asyncckpt.operations.save import save
 from asyncckpt.operations.verify import verify
 from asyncckpt.storage.memory import MemoryStorage
-from tests.formats.metagraph_files import with_same_crc
+from tests.formats.metagraph.files import with_same_crc
 
 KEY = b"k" * 32
 SIGNING_KEY = b"s" * 32

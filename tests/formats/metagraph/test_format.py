@@ -48,7 +48,7 @@ from tests.formats.attacks import (
     outcome,
     with_number,
 )
-from tests.formats.metagraph_files import Opened, made, parsed, read_back, resealed, with_header
+from tests.formats.metagraph.files import Opened, made, parsed, read_back, resealed, with_header
 from tests.formats.state_files import encode_content, read_all
 from tests.independent import metagraph_reader
 

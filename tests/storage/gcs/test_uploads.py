@@ -21,7 +21,7 @@ from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.gcs.storage import GcsStorage
 from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from tests.servers import GcsBucket
-from tests.storage.gcs_front import QUANTUM, GcsFront
+from tests.storage.gcs.front import QUANTUM, GcsFront
 
 PATIENT = RetryPolicy(base_delay=0.001, max_delay=0.01)
 PART = 2 * QUANTUM
