@@ -129,7 +129,25 @@ class InvalidKeyError(StorageError, ValueError):
 
 
 class FormatError(AsyncCkptError, ValueError):
-    """The bytes are not a valid file of the format."""
+    """The bytes are not a valid file of the format.
+
+    `location` is the file, `tensor` whose bytes they are, `advice` what to do next: each where it is known.
+    """
+
+    location: str | None = None
+    tensor: str | None = None
+    advice: str | None = None
+
+    def __str__(self) -> str:
+        line = super().__str__()
+        if self.location is not None:
+            line = f"{self.location}: {line}"
+        return line if self.advice is None else f"{line}; {self.advice}"
+
+    def locate(self, location: str, advice: str | None = None) -> None:
+        """Say where it was found; a place that was named already lies inside this one."""
+        self.location = location if self.location is None else f"{location}: {self.location}"
+        self.advice = self.advice or advice
 
 
 class UnknownFormatError(FormatError):

@@ -29,6 +29,8 @@ class ICheckpointFormat(ABC):
 
     name: ClassVar[str]
     extensions: ClassVar[tuple[str, ...]]
+    version: ClassVar[str] = "1"
+    """The version of the format that it writes, as `Index.version` has it."""
     dtypes: ClassVar[frozenset[str] | None] = None
     """The dtypes it can store; None for all."""
 

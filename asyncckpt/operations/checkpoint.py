@@ -146,7 +146,7 @@ class Checkpoint:
     async def read_many(
         self, names: Sequence[str], *, into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Several tensors in few requests; those named in `into` are filled in resolved.
+        """Several tensors in few requests; those named in `into` are filled in place.
 
         Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
         """

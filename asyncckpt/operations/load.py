@@ -29,7 +29,7 @@ Only = str | Iterable[str] | Callable[[str], bool]
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What `load(strict=False)` found besides the state: leaves of `into` that the checkpoint lacks, and tensors
-    of the checkpoint that had no resolved."""
+    of the checkpoint that had no place in it."""
 
     state: Any
     metadata: CheckpointMetadata
@@ -92,7 +92,7 @@ async def load(
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
     `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state
-    whose arrays are filled in resolved: what comes back is the saved state, made of those arrays. With `strict` (the
+    whose arrays are filled in place: what comes back is the saved state, made of those arrays. With `strict` (the
     default) they must fit exactly, else a LoadReport says what did not. With `leaves="numpy"` arrays of frameworks
     come back as numpy's.
 

@@ -125,7 +125,7 @@ def describe(
 ) -> CheckpointMetadata:
     """A copy of the caller's metadata, with the time of the save where it has none.
 
-    Raises UnsupportedStateError, with its resolved, for a value that can't be kept.
+    Raises UnsupportedStateError, with its path, for a value that can't be kept.
     """
     if not isinstance(metadata, CheckpointMetadata):
         metadata = CheckpointMetadata(custom_fields=dict(metadata or {}))

@@ -7,11 +7,12 @@ checksum is, so whoever writes the file asks `finish` for them last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncckpt.errors import LayoutError
+from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
@@ -67,12 +68,13 @@ class Digests:
 
     `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
     files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `format` what its
-    `format_digest` returned.
+    `format_digest` returned. `earlier` has what the `format_digest` of the set's other files returned, by name.
     """
 
     checksums: Checksums
     crc32: tuple[int, ...] = ()
     format: Any = None
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class FilePlan:
     region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
     those that lie in other files of a set: all its files share it. `format_digest(read)` is a hash over the payloads
     that only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a
-    worker thread.
+    worker thread. `inline` are tensors whose bytes `finish` itself puts into a deferred region.
     """
 
     name: str
@@ -94,6 +96,7 @@ class FilePlan:
     finish: Callable[[Digests, TensorBytes], Sequence[bytes]]
     needs_crc32: bool = False
     format_digest: Callable[[TensorBytes], Any] | None = None
+    inline: tuple[Payload, ...] = ()
 
     def __post_init__(self) -> None:
         position = 0
@@ -112,7 +115,8 @@ class StreamPlan:
     """One file whose size is known only when it has been made: compressed or encrypted.
 
     `chunks(read)` makes the bytes after the head, in order, in a worker thread; `head()` gives the first
-    `head_bytes` bytes afterwards. `size_bound` is an upper bound, with which parts are planned.
+    `head_bytes` bytes afterwards, and `stored()` where every tensor of the content is. `size_bound` is an upper bound,
+    with which parts are planned.
     """
 
     name: str
@@ -120,6 +124,7 @@ class StreamPlan:
     chunks: Callable[[TensorBytes], Iterator[bytes]]
     head_bytes: int = 0
     head: Callable[[], bytes] = field(default=bytes)
+    stored: Callable[[], Sequence[StoredTensor]] = field(default=tuple)
 
 
 AnyPlan = FilePlan | StreamPlan

@@ -233,7 +233,7 @@ def _read_file(file: str, number: int) -> Generator[Need, memoryview, Header]:
     except IncompleteCheckpointError as error:
         raise IncompleteCheckpointError(f"the set is incomplete: {file!r} is missing") from error
     except FormatError as error:
-        error.args = (f"{file}: {error}", *error.args[1:])
+        error.locate(file)
         raise
 
 

@@ -52,15 +52,14 @@ class Fetcher:
         try:
             yield
         except ChecksumMismatchError as error:
-            shown = self._files[0].location.display
-            if shown not in str(error):
-                error.args = (f"{shown}: {error}; load another checkpoint", *error.args[1:])
+            if error.location is None:
+                error.locate(self._files[0].location.display, "load another checkpoint")
             raise
 
     async def read(
         self, wanted: Sequence[StoredTensor], into: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """The tensors by name. Those named in `into` are filled in location: C-contiguous arrays of their dtype.
+        """The tensors by name. Those named in `into` are filled in place: C-contiguous arrays of their dtype.
 
         Raises FormatError subclasses, ChecksumMismatchError with the tensor's name among them.
         """

@@ -127,12 +127,11 @@ class OpenFiles:
                 need = await self._answer(steps, need)
             await run_inline_or_threaded(self._threads, len(need.tensors), self._require_inside, need)
         except FormatError as error:
-            advice = (
-                "; it is cut short: copy it again, or use another one"
-                if isinstance(error, TruncatedError)
-                else ""
+            is_cut = isinstance(error, TruncatedError)
+            error.locate(
+                main.location.display,
+                "it is cut short: copy it again, or use another one" if is_cut else None,
             )
-            error.args = (f"{main.location.display}: {error}{advice}", *error.args[1:])
             raise
         return found, need
 

@@ -77,7 +77,7 @@ async def open_table(
             layout = await _drive(parse_layout(source), reader, threads)
             fields, _ = await _drive(parse_schema(layout), reader, threads)
         except FormatError as error:
-            error.args = (f"{resolved.display}: {error}", *error.args[1:])
+            error.locate(resolved.display)
             raise
         yield TableReader(reader, threads, layout, fields)
 
