@@ -11,7 +11,7 @@ from asyncckpt.errors import CheckpointError, FormatError, MissingExtraError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.metadata_json import MetadataSerializer
 from asyncckpt.formats.kit.strict_json import load_json

@@ -37,7 +37,15 @@ from asyncckpt.errors import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.index import DTYPES, Entry, decode_index, encode_index, parse_v1_entries
 from asyncckpt.formats.kit.binary import LE_U32, decode_utf8
-from asyncckpt.formats.kit.block import Block, has_traces
+from asyncckpt.formats.kit.block.order import (
+    add_checksums,
+    build_block,
+    decode_arranged,
+    foreign_metadata,
+    in_file_order,
+)
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import Block, has_traces
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -47,15 +55,7 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata

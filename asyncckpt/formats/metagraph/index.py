@@ -12,6 +12,7 @@ from asyncckpt.errors import (
     LimitExceededError,
     MissingBaseError,
 )
+from asyncckpt.formats.kit.block.order import add_checksums, decode_arranged, foreign_metadata
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -23,7 +24,6 @@ from asyncckpt.formats.kit.index import (
     Seal,
     StoredTensor,
 )
-from asyncckpt.formats.kit.order import add_checksums, decode_arranged, foreign_metadata
 from asyncckpt.formats.metagraph.bundle import Bundle
 from asyncckpt.formats.metagraph.codec import Codec
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
-from asyncckpt.formats.kit.order import build_block
+from asyncckpt.formats.kit.block.order import build_block
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, StreamPlan, TensorBytes, aligned, lay_out
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, stored_bound
 from asyncckpt.formats.metagraph.delta import BaseBundle

@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor, decode_utf8, encode_utf8
-from asyncckpt.formats.kit.block import EXACT, Block, BlockTemplate
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import EXACT, Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -39,7 +40,6 @@ from asyncckpt.formats.kit.index import (
 )
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved

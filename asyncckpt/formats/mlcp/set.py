@@ -37,7 +37,9 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.order import add_checksums
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -49,9 +51,7 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import with_shards
-from asyncckpt.formats.kit.order import add_checksums
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mlcp.file import BLOCK_FIELD, MAX_METADATA_BYTES, join_metadata, split_metadata
 from asyncckpt.model.checksums import Chunking

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
+from asyncckpt.formats.kit.block.order import foreign_metadata
 from asyncckpt.formats.kit.index import Extent, FileInfo, Index, RegionDigest, StoredTensor
-from asyncckpt.formats.kit.order import foreign_metadata
 from asyncckpt.formats.mldf.header import IMAGE_CELL, Flags, Header, TypeId
 from asyncckpt.formats.mldf.schema import SCHEMA_FIELD, Field, Layout, array_of, sized
 from asyncckpt.model.metadata import Json, TensorMetadata

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.order import add_checksums, build_block, decode_arranged
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -36,9 +38,7 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mldf.foreign import data_digest, details, foreign_index, require_apart
 from asyncckpt.formats.mldf.header import (

@@ -27,8 +27,16 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_U64, is_unicode
-from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.order import (
+    add_checksums,
+    build_block,
+    decode_arranged,
+    foreign_metadata,
+    in_file_order,
+)
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -38,15 +46,7 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata

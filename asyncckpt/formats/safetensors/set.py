@@ -30,8 +30,16 @@ from asyncckpt.errors import (
     LimitExceededError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.order import (
+    add_checksums,
+    build_block,
+    decode_arranged,
+    foreign_metadata,
+    in_file_order,
+)
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -41,15 +49,7 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.safetensors.file import (
     Header,

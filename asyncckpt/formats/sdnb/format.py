@@ -33,11 +33,11 @@ import numpy as np
 from asyncckpt.errors import LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import is_unicode
-from asyncckpt.formats.kit.block import BlockTemplate
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import BlockTemplate
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps
 from asyncckpt.formats.kit.metadata_json import encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.sdnb.graph.build import BuiltGraph, UpdaterState, VariableSpec, build_graph
 from asyncckpt.formats.sdnb.graph.read import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.sdnb.header import (

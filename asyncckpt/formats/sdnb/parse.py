@@ -12,7 +12,8 @@ import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
 from asyncckpt.formats.kit.binary import LE_U32
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.order import add_checksums
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -23,7 +24,6 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import decode_metadata, with_shards
-from asyncckpt.formats.kit.order import add_checksums
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.sdnb.graph.read import MAX_GRAPH_BYTES, Graph, looks_like_graph, read_graph
 from asyncckpt.formats.sdnb.header import (

@@ -22,11 +22,11 @@ from math import prod
 
 from asyncckpt import ICheckpointFormat, LayoutError, TensorMetadata, TruncatedError
 from asyncckpt.formats.kit.binary import LE_U64
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.order import add_checksums, build_block, decode_arranged
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, StoredTensor, need_exactly
-from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, aligned, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.dtype import item_size

@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
+from asyncckpt.formats.kit.block.seal import outside_crc32c
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.formats.kit.seal import outside_crc32c
 from asyncckpt.formats.kit.strict_json import dump_json
 from asyncckpt.model.boxes import Shape
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content

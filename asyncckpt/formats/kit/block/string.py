@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
-from asyncckpt.formats.kit.block import Block, has_traces
+from asyncckpt.formats.kit.block.text import Block, has_traces
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.metadata import Json
 
