@@ -36,6 +36,10 @@ class Content:
                 f"the shards hold {sum(self.shards)} tensors, the content has {len(self.tensors)}"
             )
 
+    def chunking(self) -> Chunking:
+        """How its tensors are cut into checksum chunks."""
+        return Chunking.for_sizes(tensor.size for tensor in self.tensors)
+
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0
         for count in self.shards:

@@ -33,7 +33,7 @@ from asyncckpt.formats.kit.index import FileInfo, ParseSteps, Seal
 from asyncckpt.formats.kit.plan import AnyPlan, Content
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, require_key
 from asyncckpt.formats.metagraph.delta import BaseBundle, base_bundle
-from asyncckpt.formats.metagraph.header import MAGIC, OLD_MAGIC
+from asyncckpt.formats.metagraph.header import FORMAT_VERSION, MAGIC, OLD_MAGIC
 from asyncckpt.formats.metagraph.index import NAME, parse_file, seals_of
 from asyncckpt.formats.metagraph.read import Keys
 from asyncckpt.formats.metagraph.signature import require_keys, verify_key_of
@@ -57,6 +57,7 @@ class MetagraphFormat(ICheckpointFormat):
 
     name = NAME
     extensions = (".mgb",)
+    version = str(FORMAT_VERSION)
 
     @checked
     def __init__(

@@ -75,7 +75,7 @@ class Writing:
 
     def metadata_text(self, content: Content, chunking: Chunking) -> MetadataText:
         """Raises LayoutError when the content's metadata is not JSON."""
-        block = build_block(content, chunking, range(len(content.tensors)), outside=False)
+        block = build_block(content, chunking, outside=False)
         return MetadataText.build(
             block,
             [number for number in sorted(PLAIN_ORDER) if number != SectionType.METADATA],
@@ -115,7 +115,7 @@ class Writing:
 
 def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     """A bundle whose layout is known before a byte is written. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    chunking = content.chunking()
     nodes = NodeTable.build(content.tensors)
     edges = encode_edges(content.shards)
     text = writing.metadata_text(content, chunking)
@@ -195,7 +195,7 @@ class _Stream:
     def __init__(self, content: Content, writing: Writing) -> None:
         self._content = content
         self._writing = writing
-        self._chunking = Chunking.for_sizes(t.size for t in content.tensors)
+        self._chunking = content.chunking()
         if writing.codec.flags and self._chunking.chunk_bytes > MAX_FRAME_BYTES:
             raise LimitExceededError(
                 f"frames of {self._chunking.chunk_bytes} bytes are too large: at most {MAX_FRAME_BYTES} are allowed"

@@ -30,7 +30,7 @@ from asyncckpt.formats.kit.zip import MAGIC, ZipLimits
 from asyncckpt.formats.sdnb.format import check_updater_state, name_losses, plan_files
 from asyncckpt.formats.sdnb.graph.build import UpdaterState
 from asyncckpt.formats.sdnb.graph.read import DTYPE_CODES
-from asyncckpt.formats.sdnb.header import SdnbOptions
+from asyncckpt.formats.sdnb.header import VERSION, SdnbOptions
 from asyncckpt.formats.sdz.deflated import plan_deflated
 from asyncckpt.formats.sdz.parse import ENTRY, NAME, SdzOptions, parse_archive
 from asyncckpt.formats.sdz.stored import plan_stored
@@ -55,6 +55,7 @@ class SdzFormat(ICheckpointFormat):
 
     name = NAME
     extensions = (".sdz",)
+    version = str(VERSION)
     dtypes = frozenset(DTYPE_CODES)
 
     @checked
