@@ -10,7 +10,7 @@ version         4       u32; we write 2
 [config length] 4       u32
 [config]        n       JSON: `{"kind", "config"[, "runtime"]}`
 index length    4       u32
-index           n       u32 count and the entries, sorted by name (see gptrs_index.py)
+index           n       u32 count and the entries, sorted by name (see index.py)
 block           12 + n  "ACKPTMET", u32 length, JSON: ours; a legal gap for gpt-rs, because offsets are absolute
 padding         0-63    zeros up to a multiple of 64
 data            ...     the tensors, each at a multiple of 64, in the order of the index
@@ -35,8 +35,9 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.gptrs.config import CUSTOM_FIELD, decode_config, encode_config, gptrs_field
 from asyncckpt.formats.gptrs.index import DTYPES, Entry, decode_index, encode_index, parse_v1_entries
-from asyncckpt.formats.kit.binary import LE_U32, decode_utf8
+from asyncckpt.formats.kit.binary import LE_U32
 from asyncckpt.formats.kit.block.header import BlockHeader, indexed
 from asyncckpt.formats.kit.block.order import build_block
 from asyncckpt.formats.kit.block.text import Block, has_traces
@@ -49,9 +50,8 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.plan import Content, FilePlan, Payload, lay_out
-from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
-from asyncckpt.model.state.beyond_json import JsonWriter
 
 CHECKPOINT_MAGIC = b"GPTRSCHK"
 TENSORS_MAGIC = b"GPTRSTEN"
@@ -61,10 +61,6 @@ ALIGNMENT = 64
 BLOCK_MAGIC = b"ACKPTMET"
 BLOCK_HEADER_BYTES = len(BLOCK_MAGIC) + LE_U32.size
 MAX_U32 = 2**32 - 1
-CUSTOM_FIELD = "gptrs"
-"""The custom field with `kind`, `config`, `runtime` and `requiresGrad` (names); `configText` is what was read."""
-_CONFIG_MEMBERS = ("kind", "config", "runtime")
-_NO_CONFIG: dict[str, Json] = {"kind": "asyncckpt", "config": {}}
 _FIRST_BYTES = BLOCK_HEADER_BYTES + 16
 _SEARCHED_BYTES = 4096
 _SCALARS = "scalars"
@@ -134,52 +130,7 @@ def _require_u32(name: str, sizes: Mapping[str, int]) -> None:
             )
 
 
-# -- encode ----------------------------------------------------------------------------------------------------
-
-
-def gptrs_field(metadata: CheckpointMetadata) -> Mapping[str, Json]:
-    """The custom field of this format; empty where there is none. Raises LayoutError when it is no object."""
-    field = metadata.custom_fields.get(CUSTOM_FIELD, {})
-    if not isinstance(field, Mapping):
-        raise LayoutError(f"the custom field {CUSTOM_FIELD!r} is {type(field).__name__}, not an object")
-    return field
-
-
-def encode_config(metadata: CheckpointMetadata) -> bytes:
-    """The config: verbatim as it was once read, unless it was changed since.
-
-    Raises LayoutError, UnsupportedStateError.
-    """
-    field = gptrs_field(metadata)
-    config = {name: field[name] for name in _CONFIG_MEMBERS if name in field}
-    if "kind" not in config and "config" not in config:
-        config = _NO_CONFIG
-    if not isinstance(config.get("kind"), str) or "config" not in config:
-        raise LayoutError(
-            f"the custom field {CUSTOM_FIELD!r} needs a 'kind', which is a string, and a 'config'"
-        )
-    text = field.get("configText")
-    if isinstance(text, str):
-        data = text.encode("utf-8", "surrogatepass")
-        if decode_config(data) == {**config, "configText": text}:
-            return data
-    # What JSON can't say is in the block; gpt-rs gets what comes nearest.
-    nearest = JsonWriter().value(config, (), f"metadata.custom_fields[{CUSTOM_FIELD!r}]")
-    return dump_json(nearest).encode("ascii")
-
-
 # -- decode ----------------------------------------------------------------------------------------------------
-
-
-def decode_config(data: memoryview | bytes) -> dict[str, Json]:
-    """Kind, config, runtime, and the text itself; an object without a kind is gpt's. Raises LayoutError."""
-    value = load_json(data, "the config")
-    if not isinstance(value, dict):
-        raise LayoutError(f"the config is {type(value).__name__}, not an object")
-    if not isinstance(value.get("kind"), str) or "config" not in value:
-        value = {"kind": "gpt", "config": value}
-    members = {name: value[name] for name in _CONFIG_MEMBERS if name in value}
-    return {**members, "configText": decode_utf8(data, "the config")}
 
 
 class _Regions:

@@ -23,12 +23,11 @@ from asyncckpt.formats.kit.index import (
     Seal,
     StoredTensor,
 )
-from asyncckpt.formats.metagraph.bundle import Bundle
+from asyncckpt.formats.metagraph.bundle import Bundle, Keys, read_bundle
 from asyncckpt.formats.metagraph.codec import Codec
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
-from asyncckpt.formats.metagraph.read import Keys, read_bundle
 from asyncckpt.formats.metagraph.records import Entry, Frame, Node
 from asyncckpt.model.metadata import Json, TensorMetadata
 

@@ -1,6 +1,6 @@
 """MLDF as a checkpoint: one row for each shard, one NDARRAY field for each tensor. Extension `.mldf`.
 
-The structures are in mldf_header.py. A file that we write has, in this order:
+The structures are in header.py. A file that we write has, in this order:
 
 ================= =========================================================================================
 part              content
@@ -248,7 +248,7 @@ def _stored_tensors(
 
 
 class MldfFormat(ICheckpointFormat):
-    """A table of shards × tensors; also the container of datasets (operations/mldf_tables.py)."""
+    """A table of shards × tensors; also the container of datasets (operations/tables)."""
 
     name = "mldf"
     extensions = (".mldf",)

@@ -12,7 +12,7 @@ manifest length 8       long
 metadata offset 8       long, always 32
 graph           n       FlatBuffer, root FlatGraph: variables, small arrays, metadata; the value of the metadata
                         key `asyncckpt` is the block. Its first four bytes, the root's place, may point behind
-                        the arrays: then metadata was added later (`operations.sdnb_metadata`)
+                        the arrays: then metadata was added later (operations/add_metadata.py)
 padding         0-63    zeros up to a multiple of 64
 arrays          ...     the larger arrays in C order, each at a multiple of 64; gaps are legal
 manifest        m       Java-serialised map: name → (absolute offset, length); the file ends with it

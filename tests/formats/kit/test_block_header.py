@@ -18,7 +18,7 @@ from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.checksums import crc32c
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, TensorMetadata
 
-ARRAYS = {"b": np.arange(6, dtype=np.int16), "a": np.ones((2, 2), np.float32)}
+ARRAYS: dict[str, np.ndarray] = {"b": np.arange(6, dtype=np.int16), "a": np.ones((2, 2), np.float32)}
 TENSORS = tuple(TensorMetadata(name, str(a.dtype), a.shape) for name, a in ARRAYS.items())
 BOXED = (replace(TENSORS[0], global_shape=(12,), origin=(6,)), TENSORS[1])
 BEFORE, AFTER = b"<<", b">>"

@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import given
 
+from asyncckpt.bundles import MetagraphFormat, verify_key_of
 from asyncckpt.errors import (
     ChecksumMismatchError,
     DecryptionError,
@@ -26,7 +27,6 @@ from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import StreamPlan
 from asyncckpt.formats.metagraph import codec as metagraph_codec
 from asyncckpt.formats.metagraph.codec import Codec
-from asyncckpt.formats.metagraph.format import MetagraphFormat, verify_key_of
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import Section, SectionType
 from asyncckpt.model.checksums import crc32c

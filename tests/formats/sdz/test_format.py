@@ -27,9 +27,8 @@ from asyncckpt.formats.kit.index import FileInfo, Index, Need
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.kit.zip import ZipLimits
 from asyncckpt.formats.sdnb.format import SdnbFormat
-from asyncckpt.formats.sdz.deflated import cut_frames
 from asyncckpt.formats.sdz.format import SdzFormat, inner_plans
-from asyncckpt.formats.sdz.stored import file_crc32
+from asyncckpt.formats.sdz.write import cut_frames, file_crc32
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
