@@ -9,7 +9,8 @@ import pytest
 
 from asyncckpt.errors import FormatError, LayoutError, TruncatedError
 from asyncckpt.formats.gptrs.format import BLOCK_MAGIC, GptrsTensorsFormat
-from asyncckpt.formats.kit.index import FileInfo, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
 from asyncckpt.formats.safetensors.file import SafetensorsFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat

@@ -47,6 +47,7 @@ from asyncckpt.formats.kit.index import (
     RegionDigest,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.order import add_checksums
@@ -231,8 +232,9 @@ def parse_set(source: FileInfo) -> ParseSteps:
     if block is not None:
         block.check_outside([(0, text)], (), size=source.size)
     files, digests, stored = [""], [], []
-    for shard in metadata.shards:
-        name = _file_name(shard, source)
+    names = [_file_name(shard, source) for shard in metadata.shards]
+    yield from open_ahead(names)
+    for shard, name in zip(metadata.shards, names, strict=True):
         header = yield from _parse_shard(shard, name, ours=block is not None)
         extent = Extent(HEADER_BYTES, header.data_bytes, len(files))
         digests.append(

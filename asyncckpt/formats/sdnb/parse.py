@@ -21,6 +21,7 @@ from asyncckpt.formats.kit.index import (
     ParseSteps,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.metadata_json import decode_metadata, with_shards
 from asyncckpt.formats.kit.order import add_checksums
@@ -60,6 +61,7 @@ def parse_source(source: FileInfo, options: SdnbOptions) -> ParseSteps:
     siblings = [names.shard(i) for i in range(names.count) if i != names.index]
     numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
+    yield from open_ahead(siblings)
     for i in range(names.count):
         name = "" if i == names.index else names.shard(i)
         size = source.size if name == "" else None
