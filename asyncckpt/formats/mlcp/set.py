@@ -47,6 +47,7 @@ from asyncckpt.formats.kit.index import (
     RegionDigest,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
@@ -219,10 +220,14 @@ def parse_set(source: FileInfo) -> ParseSteps:
     if block_json is None and metadata.version != ORIGINAL_VERSION:
         raise LayoutError(f"a set of version {metadata.version} needs the custom field {BLOCK_KEY!r}")
     block = None if block_json is None else Block.decode(block_json)
+    if block is not None:
+        # Before the shards are asked for: what it says of them is to be believed.
+        block.check_outside([(0, text)], (), size=source.size)
     files, digests, stored = [""], [], []
     extents = [Extent(0, source.size)]
-    for shard in metadata.shards:
-        name = _file_name(shard, source)
+    names = [_file_name(shard, source) for shard in metadata.shards]
+    yield from open_ahead(names)
+    for shard, name in zip(metadata.shards, names, strict=True):
         header = yield from _parse_shard(shard, name, ours=block is not None)
         extents.append(Extent(0, HEADER_BYTES, len(files)))
         extent = Extent(HEADER_BYTES, header.data_bytes, len(files))
@@ -238,8 +243,6 @@ def parse_set(source: FileInfo) -> ParseSteps:
         block,
         format=MlcpSetFormat.name,
         version=metadata.version,
-        regions=[(0, text)],
-        size=source.size,
         metadata=metadata,
         header_extents=None if block is None else tuple(extents),
         files=tuple(files),

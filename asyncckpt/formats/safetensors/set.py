@@ -40,6 +40,7 @@ from asyncckpt.formats.kit.index import (
     ParseSteps,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.plan import Content, FilePlan
 from asyncckpt.formats.kit.strict_json import load_json
@@ -153,6 +154,7 @@ def parse_set(source: FileInfo) -> ParseSteps:
     stored: list[StoredTensor] = []
     extents = [Extent(0, source.size)]
     warnings = []
+    yield from open_ahead(files)
     for number, file in enumerate(files, 1):
         header = yield from _read_file(file, number)
         own = [tensor for tensor in header.stored if index.weight_map.get(tensor.name) == file]

@@ -23,6 +23,7 @@ from asyncckpt.formats.kit.index import (
     ParseSteps,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.sdnb.graph.read import MAX_GRAPH_BYTES, Graph, looks_like_graph, read_graph
@@ -61,6 +62,7 @@ def parse_source(source: FileInfo, options: SdnbOptions) -> ParseSteps:
     siblings = [names.shard(i) for i in range(names.count) if i != names.index]
     numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
+    yield from open_ahead(siblings)
     for i in range(names.count):
         name = "" if i == names.index else names.shard(i)
         size = source.size if name == "" else None
