@@ -119,8 +119,8 @@ class StreamPlan:
     """One file whose size is known only when it has been made: compressed or encrypted.
 
     `chunks(read)` makes the bytes after the head, in order, in a worker thread; `head()` gives the first
-    `head_bytes` bytes afterwards, and `stored()` where every tensor of the content is. `size_bound` is an upper bound,
-    with which parts are planned.
+    `head_bytes` bytes afterwards, and `stored()` the tensors as parsing the file would. It gives none for a file whose
+    tensors lie in others, too. `size_bound` is an upper bound, with which parts are planned.
     """
 
     name: str

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from asyncckpt.arguments import checked
 from asyncckpt.errors import LayoutError
@@ -98,8 +100,11 @@ class MetagraphFormat(ICheckpointFormat):
         if self._base is not None and self._base.reference.file == name:
             raise LayoutError(f"a delta can't replace its own base {name!r}: choose another name")
         writing = self._writing(content.metadata)
-        streamed = writing.codec.flags or self._base is not None
-        return [plan_stream(content, name, writing) if streamed else plan_plain(content, name, writing)]
+        if writing.codec.flags or self._base is not None:
+            # What was just made need not be vouched for.
+            keys = replace(self._keys, verify_key=None, allow_plain=True)
+            return [plan_stream(content, name, writing, partial(parse_file, keys=keys))]
+        return [plan_plain(content, name, writing)]
 
     def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source, self._keys)

@@ -98,7 +98,7 @@ class SdzFormat(ICheckpointFormat):
         self.require_representable(content)
         plans = inner_plans(content, self.options.inner)
         if self.compress:
-            return [plan_deflated(plans, name, level=self.level, threads=self.threads)]
+            return [plan_deflated(plans, name, level=self.level, threads=self.threads, parse=self.parse)]
         return [plan_stored(plans, name)]
 
     def parse(self, source: FileInfo) -> ParseSteps:

@@ -7,13 +7,15 @@ record of the frames (frames.py) comes last, when their sizes are known.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
 from asyncckpt.formats.kit.deflate import EMPTY_STREAM, compress_frames, size_bound
 from asyncckpt.formats.kit.encode import digest_content
+from asyncckpt.formats.kit.index import FileInfo, ParseSteps, StoredTensor
+from asyncckpt.formats.kit.made import MadeFile
 from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, StreamPlan, TensorBytes
 from asyncckpt.formats.kit.zip import DEFLATED, DESCRIPTOR_FLAG, STORED, ZipEntry
 from asyncckpt.formats.sdnb.header import ALIGNMENT
@@ -51,10 +53,12 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
         placed.append(_Placed(plan, position, position + header_bytes))
         position += header_bytes + plan.size
     payloads: list[Payload] = []
+    inline: list[Payload] = []
     late: list[ByteRange] = []
     for item in placed:
         at = item.data_offset
         payloads += (replace(p, offset=p.offset + at) for p in item.plan.payloads)
+        inline += (replace(p, offset=p.offset + at) for p in item.plan.inline)
         late.append(ByteRange(item.header_offset, at))
         late += (ByteRange(r.start + at, r.end + at) for r in item.plan.deferred)
     size = position + len(sealed_directory([item.entry() for item in placed], position))
@@ -70,7 +74,16 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
             regions += [entry_header(entries[-1]), *inner]
         return [*regions, sealed_directory(entries, position)]
 
-    return FilePlan(name, size, tuple(payloads), tuple(late), plans[0].chunking, finish, needs_crc32=True)
+    return FilePlan(
+        name,
+        size,
+        tuple(payloads),
+        tuple(late),
+        plans[0].chunking,
+        finish,
+        needs_crc32=True,
+        inline=tuple(inline),
+    )
 
 
 def file_crc32(plan: FilePlan, late: Sequence[bytes], sums: Sequence[int]) -> int:
@@ -83,17 +96,29 @@ def file_crc32(plan: FilePlan, late: Sequence[bytes], sums: Sequence[int]) -> in
 # -- compressed ----------------------------------------------------------------------------------------------
 
 
-def plan_deflated(plans: Sequence[FilePlan], name: str, *, level: int, threads: int | None) -> StreamPlan:
-    """An archive of compressed entries, made as it is written."""
+def plan_deflated(
+    plans: Sequence[FilePlan],
+    name: str,
+    *,
+    level: int,
+    threads: int | None,
+    parse: Callable[[FileInfo], ParseSteps],
+) -> StreamPlan:
+    """An archive of compressed entries, made as it is written; `parse` reads it."""
     frames = sum(1 for plan in plans for _ in cut_frames(plan))
     raw = sum(plan.size for plan in plans)
     names = sum(len(plan.name) for plan in plans)
     bound = size_bound(raw, frames) + 8 * frames + 300 * len(plans) + 2 * names + 256
+    made = [MadeFile()]
 
     def chunks(read: TensorBytes) -> Iterator[bytes]:
-        return deflated_archive(plans, read, level=level, threads=threads)
+        made[:] = [MadeFile()]
+        return deflated_archive(plans, read, made[0], level=level, threads=threads)
 
-    return StreamPlan(name, bound, chunks)
+    def stored() -> Sequence[StoredTensor]:
+        return made[0].parse(parse(FileInfo(name, made[0].size))).tensors
+
+    return StreamPlan(name, bound, chunks, stored=stored)
 
 
 class _Cut(NamedTuple):
@@ -131,47 +156,45 @@ class _Deflated(NamedTuple):
 
 
 def deflated_archive(
-    plans: Sequence[FilePlan], read: TensorBytes, *, level: int, threads: int | None
+    plans: Sequence[FilePlan], read: TensorBytes, made: MadeFile, *, level: int, threads: int | None
 ) -> Iterator[bytes]:
     """The bytes of the archive, in order. Closing the generator ends its threads."""
     digests = digest_content(plans[0].chunking, read)
-    made: list[_Deflated] = []
-    position = 0
+    entries: list[_Deflated] = []
     for plan in plans:
         views = _frame_views(plan, plan.finish(digests, read), read)
-        done = yield from _deflated_entry(plan, views, position, level=level, threads=threads)
-        position = done.entry.end + len(entry_trailer(done.entry))
-        made.append(done)
-    record = encode_record([done.frames for done in made])
-    yield record
-    yield sealed_directory(
-        [done.entry for done in made],
-        position + len(record),
+        entries.append((yield from _deflated_entry(plan, views, made, level=level, threads=threads)))
+    record = encode_record([done.frames for done in entries])
+    yield made.keep(record)
+    directory = sealed_directory(
+        [done.entry for done in entries],
+        made.size,
         record_bytes=len(record),
-        sums=[done.crc32c for done in made],
+        sums=[done.crc32c for done in entries],
     )
+    yield made.keep(directory)
 
 
 def _deflated_entry(
-    plan: FilePlan, views: Iterator[list[Buffer]], position: int, *, level: int, threads: int | None
+    plan: FilePlan, views: Iterator[list[Buffer]], made: MadeFile, *, level: int, threads: int | None
 ) -> Generator[bytes, None, _Deflated]:
-    """One entry at `position`: local header, frames, data descriptor."""
+    """One entry: local header, frames, data descriptor."""
     # Whether the sizes need 64 bits is decided by the raw size: it is known before the data is.
-    entry = ZipEntry(plan.name, DEFLATED, 0, 0, plan.size, position, DESCRIPTOR_FLAG)
-    header = entry_header(entry)
-    yield header
+    entry = ZipEntry(plan.name, DEFLATED, 0, 0, plan.size, made.size, DESCRIPTOR_FLAG)
+    yield made.keep(entry_header(entry))
+    data_offset = made.size
     sizes: list[tuple[int, int]] = []
     crc = compressed = total = 0
     with closing(compress_frames(views, level=level, threads=threads)) as frames:
-        for frame in frames:
+        for cut, frame in zip(cut_frames(plan), frames, strict=True):
             sizes.append((frame.raw_bytes, len(frame.data)))
             crc = crc32_combine(crc, frame.crc32, frame.raw_bytes)
             compressed += len(frame.data)
             total = crc32c(frame.data, total)
-            yield frame.data
+            yield made.keep(frame.data) if cut.payload is None else made.skip(frame.data)
     compressed += len(EMPTY_STREAM)
-    entry = replace(entry, crc32=crc, compressed=compressed, data_offset=position + len(header))
-    yield EMPTY_STREAM + entry_trailer(entry)
+    entry = replace(entry, crc32=crc, compressed=compressed, data_offset=data_offset)
+    yield made.keep(EMPTY_STREAM + entry_trailer(entry))
     return _Deflated(entry, crc32c(EMPTY_STREAM, total), sizes)
 
 
