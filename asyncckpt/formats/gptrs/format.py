@@ -49,7 +49,7 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.plan import Content, FilePlan, Payload, lay_out
+from asyncckpt.formats.kit.plan import Content, FilePlan, lay_out
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 
@@ -97,8 +97,8 @@ def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
     _require_u32(name, {"config": len(start), "index": index_bytes, "asyncckpt block": block.size})
     header_bytes = len(start) + LE_U32.size + index_bytes + BLOCK_HEADER_BYTES + block.size
     placed, end = lay_out(tensors, header_bytes, alignment=ALIGNMENT)
-    payloads = tuple(Payload(order[p.tensor], p.offset, p.size) for p in placed)
-    offsets = [payload.offset for payload in payloads] or [end]
+    payloads = placed.of(order)
+    offsets = placed.offsets.tolist() or [end]
     index = encode_index(
         [replace(entry, offset=offset) for entry, offset in zip(entries, offsets, strict=True)],
         with_ids=is_checkpoint,

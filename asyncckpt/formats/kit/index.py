@@ -6,7 +6,7 @@ the same code serves memory, a mapped file and an object store, and runs in a wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -133,7 +133,7 @@ class Index:
     format: str
     version: str
     metadata: CheckpointMetadata
-    tensors: tuple[StoredTensor, ...]
+    tensors: Sequence[StoredTensor]
     tree: Json = None
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ("",)

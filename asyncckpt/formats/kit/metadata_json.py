@@ -9,7 +9,7 @@ document belongs to another format's readers, that list is in the block instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from asyncckpt.model.metadata import (
     TrainingMetadata,
 )
 from asyncckpt.model.state.beyond_json import JsonWriter, restore_exact
+from asyncckpt.model.tensors import TensorTable
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _MAX_INT = 1 << 63
@@ -307,13 +308,13 @@ class _Members:
 def with_shards(
     metadata: CheckpointMetadata,
     tensors: Sequence[Sequence[TensorMetadata]],
-    place: Callable[[TensorMetadata], TensorMetadata] = lambda tensor: tensor,
 ) -> CheckpointMetadata:
     """The metadata, with the tensors that are really there. Raises LayoutError when the shards are others."""
     given = metadata.shards or tuple(ShardMetadata(rank=rank) for rank in range(len(tensors)))
     if len(given) != len(tensors):
         raise LayoutError(f"the metadata lists {len(given)} shards, {len(tensors)} are to be written")
     shards = tuple(
-        replace(shard, tensors=tuple(map(place, own))) for shard, own in zip(given, tensors, strict=True)
+        replace(shard, tensors=own if isinstance(own, TensorTable) else tuple(own))
+        for shard, own in zip(given, tensors, strict=True)
     )
     return replace(metadata, shards=shards)

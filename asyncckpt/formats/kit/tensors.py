@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+
+import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, UnsupportedDtypeError
+from asyncckpt.formats.kit.strict_json import JsonText, dump_json
 from asyncckpt.model.dtype import numpy_dtype
-from asyncckpt.model.metadata import Json, TensorMetadata
+from asyncckpt.model.metadata import Json, TensorMetadata, byte_size
+from asyncckpt.model.tensors import TensorTable, sizes_column
 
 MAX_RANK = 64
 _MAX_INT = 1 << 63
+_MEMBERS = itemgetter("name", "shape", "dataType", "offset", "size")
+_STRING, _INTEGERS, _KNOWN_TYPES = frozenset({str}), frozenset({int}), frozenset({str, int})
 
 DTYPE_NUMBERS = {
     "float16": 0,
@@ -53,23 +61,66 @@ def checked_tensor(name: Json, dtype: Json, shape: Json, offset: int = 0) -> Ten
     return tensor
 
 
-def encode_tensors(tensors: Sequence[TensorMetadata]) -> list[Json]:
-    """The tensors of one shard, as members of the metadata."""
-    return [
-        {
-            "name": t.name,
-            "shape": t.shape,
-            "dataType": DTYPE_NUMBERS.get(t.dtype, t.dtype),
-            "offset": t.offset,
-            "size": t.size,
-        }
-        for t in tensors
+def encode_tensors(tensors: Sequence[TensorMetadata]) -> Json:
+    """The tensors of one shard, as a member of the metadata."""
+    table = TensorTable.of(tensors)
+    shapes = {shape: ",".join(map(str, shape)) for shape in set(table.shapes)}
+    dtypes = {dtype: dump_json(DTYPE_NUMBERS.get(dtype, dtype)) for dtype in set(table.dtypes)}
+    columns = zip(
+        map(encode_basestring_ascii, table.names),
+        table.shapes,
+        table.dtypes,
+        table.offsets.tolist(),
+        table.sizes.tolist(),
+        strict=True,
+    )
+    texts = [
+        f'{{"name":{name},"shape":[{shapes[shape]}],"dataType":{dtypes[dtype]},"offset":{offset},"size":{size}}}'
+        for name, shape, dtype, offset, size in columns
     ]
+    return JsonText(f"[{','.join(texts)}]")
 
 
-def decode_tensors(values: list[Json]) -> tuple[TensorMetadata, ...]:
+def decode_tensors(values: list[Json]) -> TensorTable:
     """Empties the list. Raises LayoutError, UnsupportedDtypeError."""
-    return tuple(map(_decode_tensor, _drained(values)))
+    try:
+        names, shapes, types, offsets, sizes = (
+            zip(*map(_MEMBERS, values), strict=True) if values else [()] * 5
+        )
+        columns = [list(names), list(map(tuple, shapes)), list(types), list(offsets), list(sizes)]
+    except (KeyError, TypeError):
+        columns = []
+    table = _decode_columns(*columns) if columns else None
+    if table is None:
+        # Something is wrong, or rare, with at least one of them.
+        return TensorTable.of([_decode_tensor(value) for value in _drained(values)])
+    values.clear()
+    return table
+
+
+def _decode_columns(
+    names: list[Json], shapes: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
+) -> TensorTable | None:
+    """The tensors, where all columns are what they should be."""
+    if not _STRING.issuperset(map(type, names)) or not _INTEGERS.issuperset(map(type, (*offsets, *sizes))):
+        return None
+    if not _KNOWN_TYPES.issuperset(map(type, types)) or not all(0 <= n < _MAX_INT for n in offsets):
+        return None
+    kinds = set(zip(types, shapes, strict=True))
+    if not all(type(n) is int and 0 <= n < _MAX_INT for _, shape in kinds for n in shape):
+        return None
+    dtypes = {value: _decode_dtype(value, names[types.index(value)]) for value in set(types)}
+    known = {shape: shape for _, shape in kinds}
+    expected = {kind: byte_size(dtypes[kind[0]], kind[1]) for kind in kinds}
+    if [expected[kind] for kind in zip(types, shapes, strict=True)] != sizes:
+        return None
+    return TensorTable(
+        names,
+        [dtypes[value] for value in types],
+        [known[shape] for shape in shapes],
+        sizes_column(sizes),
+        np.array(offsets, np.int64),
+    )
 
 
 def _drained(values: list[Json]) -> Iterator[Json]:

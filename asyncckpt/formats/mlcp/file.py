@@ -24,6 +24,8 @@ import struct
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor, decode_utf8, encode_utf8
@@ -39,9 +41,12 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
-from asyncckpt.formats.kit.plan import Content, FilePlan, Payload, aligned, lay_out
+from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
-from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved
+from asyncckpt.formats.kit.table import StoredTable
+from asyncckpt.model.boxes import Shape
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, byte_size
+from asyncckpt.model.tensors import TensorTable
 
 MAGIC = bytes.fromhex("50434c4d")
 SWAPPED_MAGIC = b"MLCP"
@@ -79,11 +84,10 @@ def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
     chunking = content.chunking()
     relative, data_bytes = lay_out(content.tensors, 0, alignment=ALIGNMENT)
-    placed = iter(relative)
+    content = replace(content, tensors=content.table().at(relative.offsets))
     metadata = with_shards(
         replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
         list(content.by_shard()),
-        lambda tensor: moved(tensor, next(placed).offset),
     )
     before, after, exact = split_metadata(metadata)
     block = BlockTemplate.build(content, chunking, exact=exact)
@@ -93,8 +97,7 @@ def plan_file(content: Content, name: str) -> FilePlan:
     tables = b"".join(encode_table(shard) for shard in content.by_shard())
     header = BlockHeader(encode_start(VERSION, metadata_bytes) + before, block, after + tables)
     data_start = aligned(header.end, ALIGNMENT)
-    payloads = tuple(Payload(p.tensor, p.offset + data_start, p.size) for p in relative)
-    return header.plan(name, payloads, size=data_start + data_bytes, chunking=chunking)
+    return header.plan(name, relative.moved(data_start), size=data_start + data_bytes, chunking=chunking)
 
 
 def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:
@@ -118,18 +121,20 @@ def encode_start(version: str, metadata_bytes: int) -> bytes:
 
 def encode_table(tensors: Sequence[TensorMetadata]) -> bytes:
     """One shard's table."""
-    parts = [LE_I32.pack(len(tensors))]
-    for tensor in tensors:
-        name = encode_utf8(tensor.name, "a tensor's name")
-        rank = len(tensor.shape)
-        dtype = dotnet_string(_DOTNET_NAMES.get(tensor.dtype, tensor.dtype))
-        parts.append(
-            LE_I32.pack(len(name))
-            + name
-            + dtype
-            + struct.pack(f"<i{rank + 1}q", rank, *tensor.shape, tensor.size)
-        )
-    return b"".join(parts)
+    table = TensorTable.of(tensors)
+    kinds = list(zip(table.dtypes, table.shapes, strict=True))
+    # Of very many tensors most are alike.
+    tails = {kind: _encode_kind(*kind) for kind in set(kinds)}
+    names = [encode_utf8(name, "a tensor's name") for name in table.names]
+    rows = [LE_I32.pack(len(name)) + name + tails[kind] for name, kind in zip(names, kinds, strict=True)]
+    return LE_I32.pack(len(rows)) + b"".join(rows)
+
+
+def _encode_kind(dtype: str, shape: Shape) -> bytes:
+    """What a table says of a tensor behind its name."""
+    rank = len(shape)
+    numbers = struct.pack(f"<i{rank + 1}q", rank, *shape, byte_size(dtype, shape))
+    return dotnet_string(_DOTNET_NAMES.get(dtype, dtype)) + numbers
 
 
 def dotnet_string(text: str) -> bytes:
@@ -266,16 +271,19 @@ def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: FileInfo
     )
 
 
-def _stored_tensors(metadata: CheckpointMetadata, data_start: int) -> list[StoredTensor]:
+def _stored_tensors(metadata: CheckpointMetadata, data_start: int) -> StoredTable:
     """Raises LayoutError unless each tensor begins where the one before it lets it."""
-    stored, end = [], data_start
-    for tensor in (t for shard in metadata.shards for t in shard.tensors):
-        position, expected = data_start + tensor.offset, aligned(end, ALIGNMENT)
-        if position != expected:
-            raise LayoutError(f"tensor {tensor.name!r} begins at byte {position}, {expected} was expected")
-        end = position + tensor.size
-        stored.append(StoredTensor(tensor, (Extent(position, tensor.size),)))
-    return stored
+    table = TensorTable.joined(shard.tensors for shard in metadata.shards)
+    expected, _ = lay_out(table, data_start, alignment=ALIGNMENT)
+    starts = table.offsets + data_start
+    wrong = np.flatnonzero(starts != expected.offsets)
+    if len(wrong):
+        number = int(wrong[0])
+        raise LayoutError(
+            f"tensor {table.names[number]!r} begins at byte {starts[number]}, "
+            f"{expected.offsets[number]} was expected"
+        )
+    return StoredTable(table, starts)
 
 
 # -- the class -------------------------------------------------------------------------------------------------

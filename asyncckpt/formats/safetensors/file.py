@@ -18,6 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+
+import numpy as np
 
 from asyncckpt.errors import (
     LayoutError,
@@ -35,13 +39,14 @@ from asyncckpt.formats.kit.index import (
     FileInfo,
     Need,
     ParseSteps,
-    StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.plan import Content, FilePlan, Payload, aligned, lay_out
+from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, byte_size
+from asyncckpt.model.tensors import TensorTable, lay_out_sizes, sizes_column
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_RANK = 64
@@ -73,6 +78,8 @@ _DTYPES = {
 """In the package's own order, which is also the order of the data, backwards."""
 _TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
 _RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
+_ENTRY = itemgetter("dtype", "shape", "data_offsets")
+_INTEGERS = frozenset({int})
 _PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
@@ -83,7 +90,7 @@ class Header:
     raw: memoryview
     metadata: dict[str, str]
     block: Block | None
-    stored: list[StoredTensor]
+    stored: StoredTable
 
     @property
     def data_start(self) -> int:
@@ -103,10 +110,12 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
 
     `chunking` is that of the whole content. Raises LayoutError, LimitExceededError.
     """
-    order = file_order(part.tensors)
-    own_chunking = Chunking.of(chunking.chunk_bytes, [t.size for t in part.tensors])
+    table = part.table()
+    order = file_order(table)
+    own_chunking = Chunking.of(chunking.chunk_bytes, table.sizes.tolist())
     block = build_block(part, own_chunking, order).escaped()
-    before, after = _split_header(part, order)
+    listed = table.take(order)
+    before, after = _split_header(part.metadata, listed)
     data_start = aligned(LE_U64.size + len(before) + block.size + len(after), ALIGNMENT)
     if data_start - LE_U64.size > MAX_HEADER_BYTES:
         raise LimitExceededError(
@@ -116,35 +125,43 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
     length = LE_U64.pack(data_start - LE_U64.size)
     spaces = data_start - LE_U64.size - len(before) - block.size - len(after)
     header = BlockHeader(length + before, block, after + b" " * spaces)
-    placed, end = lay_out([part.tensors[place] for place in order], header.end, alignment=1)
-    payloads = tuple(Payload(numbers[order[p.tensor]], p.offset, p.size) for p in placed)
+    placed, end = lay_out(listed, header.end, alignment=1)
+    payloads = placed.of([numbers[place] for place in order])
     return header.plan(name, payloads, size=end, chunking=chunking)
 
 
 def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
     """The numbers of the tensors as the `safetensors` package orders their data."""
-    return sorted(range(len(tensors)), key=lambda i: (_RANKS[tensors[i].dtype], tensors[i].name))
+    table = TensorTable.of(tensors)
+    keys = [(_RANKS[dtype], name) for dtype, name in zip(table.dtypes, table.names, strict=True)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
 
 
-def _split_header(part: Content, order: Sequence[int]) -> tuple[bytes, bytes]:
+def _split_header(metadata: CheckpointMetadata, listed: TensorTable) -> tuple[bytes, bytes]:
     """The JSON text before and after the block, which is the last entry of the first member."""
-    entries, start = {}, 0
-    for place in order:
-        tensor = part.tensors[place]
-        end = start + tensor.size
-        entries[tensor.name] = {
-            "dtype": _TAGS[tensor.dtype],
-            "shape": tensor.shape,
-            "data_offsets": [start, end],
-        }
-        start = end
-    plain = {**_plain_entries(part.metadata), BLOCK_KEY: ""}
+    plain = {**_plain_entries(metadata), BLOCK_KEY: ""}
     before = f'{{"{METADATA_KEY}":{dump_json(plain)}'.removesuffix('"}')
-    listed = dump_json(entries)[1:]
-    after = f'"}},{listed}' if entries else f'"}}{listed}'
+    kinds = list(zip(listed.dtypes, listed.shapes, strict=True))
+    # Of very many tensors most are alike.
+    texts = {
+        (dtype, shape): f'"dtype":"{_TAGS[dtype]}","shape":[{",".join(map(str, shape))}]'
+        for dtype, shape in set(kinds)
+    }
+    starts, _ = lay_out_sizes(listed.sizes, 0, 1)
+    columns = zip(
+        map(encode_basestring_ascii, listed.names),
+        kinds,
+        starts.tolist(),
+        (starts + listed.sizes).tolist(),
+        strict=True,
+    )
+    entries = ",".join(
+        [f'{name}:{{{texts[kind]},"data_offsets":[{start},{end}]}}' for name, kind, start, end in columns]
+    )
+    after = f'"}},{entries}}}' if entries else '"}}'
     return before.encode("ascii"), after.encode("ascii")
 
 
@@ -234,25 +251,61 @@ def _string_pairs(value: Json) -> dict[str, str]:
     return value
 
 
-def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[list[StoredTensor], int]:
+def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[StoredTable, int]:
     """The tensors by position; each must begin where the one before it ends. Empties `members`."""
-    # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
-    stored = [_decode_entry(name, members.pop(name), data_start, file) for name in list(members)]
-    stored.sort(key=lambda tensor: tensor.extents)
-    position = data_start
-    for tensor in stored:
-        [extent] = tensor.extents
-        if extent.offset != position:
-            kind = "overlaps the one before it" if extent.offset < position else "leaves a hole before it"
-            raise LayoutError(
-                f"tensor {tensor.name!r} {kind}: it begins at {extent.offset - data_start} of the data, "
-                f"not at {position - data_start}"
-            )
-        position = extent.end
-    return stored, position - data_start
+    table = _decode_columns(members, data_start)
+    if table is None:
+        # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
+        table = TensorTable.of([_decode_entry(name, members.pop(name), data_start) for name in list(members)])
+    order = np.lexsort((table.sizes, table.offsets))
+    if (np.diff(order) < 0).any():
+        table = table.take(order.tolist())
+    expected, end = lay_out_sizes(table.sizes, data_start, 1)
+    wrong = np.flatnonzero(table.offsets != expected)
+    if len(wrong):
+        name = table.names[wrong[0]]
+        found, position = int(table.offsets[wrong[0]]), int(expected[wrong[0]])
+        kind = "overlaps the one before it" if found < position else "leaves a hole before it"
+        raise LayoutError(
+            f"tensor {name!r} {kind}: it begins at {found - data_start} of the data, "
+            f"not at {position - data_start}"
+        )
+    return StoredTable(table, table.offsets, file), end - data_start
 
 
-def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredTensor:
+def _decode_columns(members: dict[str, Json], data_start: int) -> TensorTable | None:
+    """The tensors, where every entry is what it should be. Empties `members`."""
+    names = list(members)
+    try:
+        tags, shapes, places = zip(*map(_ENTRY, members.values()), strict=True) if members else [()] * 3
+        starts, ends = zip(*places, strict=True) if members else [()] * 2
+        kinds = list(zip(tags, map(tuple, shapes), strict=True))
+        distinct = {kind: kind[1] for kind in kinds}
+        dtypes = {tag: _DTYPES[tag] for tag in set(tags)}
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not _INTEGERS.issuperset(map(type, (*starts, *ends))) or not all(map(is_unicode, names)):
+        return None
+    for shape in distinct.values():
+        if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+            return None
+    sizes = {kind: byte_size(dtypes[kind[0]], kind[1]) for kind in distinct}
+    found = [sizes[kind] for kind in kinds]
+    if min(starts, default=0) < 0 or max(ends, default=0) >= 1 << 62:
+        return None
+    if [start + size for start, size in zip(starts, found, strict=True)] != list(ends):
+        return None
+    members.clear()
+    return TensorTable(
+        names,
+        [dtypes[tag] for tag, _ in kinds],
+        [distinct[kind] for kind in kinds],
+        sizes_column(found),
+        np.array(starts, np.int64) + data_start,
+    )
+
+
+def _decode_entry(name: str, entry: Json, data_start: int) -> TensorMetadata:
     if not is_unicode(name):
         raise LayoutError(f"a tensor has the name {name[:80]!a}, which is no Unicode")
     try:
@@ -272,7 +325,7 @@ def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredT
             f"tensor {name!r} of shape {shape} and dtype {tag} has {tensor.size} bytes, "
             f"the file says {end - start}"
         )
-    return StoredTensor(tensor, (Extent(offset, tensor.size, file),))
+    return tensor
 
 
 def _decode_dtype(name: str, tag: Json) -> str:

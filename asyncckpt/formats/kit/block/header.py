@@ -22,10 +22,12 @@ from asyncckpt.formats.kit.block.order import (
 from asyncckpt.formats.kit.block.seal import with_header_crc
 from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import Extent, Index, RegionDigest, Seal, StoredTensor
-from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, TensorBytes
+from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, Payloads, TensorBytes, spans_of
+from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.tensors import joined_spans
 
 Region = tuple[int, Buffer]
 """A run of the file's bytes that belong to no tensor, and where it begins."""
@@ -58,7 +60,7 @@ class BlockHeader:
     def plan(
         self,
         name: str,
-        payloads: tuple[Payload, ...],
+        payloads: Sequence[Payload],
         *,
         size: int,
         chunking: Chunking,
@@ -69,7 +71,7 @@ class BlockHeader:
         `listed` are the numbers of the tensors of which the block has the checksums, in its order; by default the
         payloads'. `chunking` is that of the whole content. Raises LayoutError when the payloads overlap.
         """
-        numbers = [payload.tensor for payload in payloads] if listed is None else listed
+        numbers = _numbers(payloads) if listed is None else listed
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
             return self.encode(in_file_order(numbers, chunking, digests.checksums), payloads, size=size)
@@ -79,7 +81,7 @@ class BlockHeader:
     def encode(
         self,
         checksums: Checksums,
-        payloads: Iterable[Payload],
+        payloads: Sequence[Payload],
         *,
         size: int,
         others: Sequence[tuple[int, bytes]] = (),
@@ -93,11 +95,18 @@ class BlockHeader:
         own = self.before + self.block.render(block_start, checksums) + self.after
         return with_header_crc(
             [(self.start, own), *others],
-            ((payload.offset, payload.end) for payload in payloads),
+            spans_of(payloads),
             size=size,
             at=block_start + self.block.outside_position,
             masks=masks,
         )
+
+
+def _numbers(payloads: Sequence[Payload]) -> Sequence[int]:
+    if isinstance(payloads, Payloads):
+        numbers: list[int] = payloads.numbers.tolist()
+        return numbers
+    return [payload.tensor for payload in payloads]
 
 
 # -- parse -----------------------------------------------------------------------------------------------------
@@ -143,7 +152,7 @@ def indexed(
         format=format,
         version=version,
         metadata=foreign_metadata(stored, custom_fields) if metadata is None else metadata,
-        tensors=tuple(stored),
+        tensors=stored if isinstance(stored, StoredTable) else tuple(stored),
         tree=None if block is None else block.tree,
         warnings=warnings,
         files=files,
@@ -156,16 +165,20 @@ def indexed(
 
 def _spans(stored: Sequence[StoredTensor]) -> Iterable[tuple[int, int]]:
     """Where the tensors of the parsed file lie."""
+    if isinstance(stored, StoredTable):
+        return joined_spans(stored.starts, stored.ends) if stored.file == 0 else ()
     return ((at, at + size) for tensor in stored for at, size, file in tensor.runs if file == 0)
 
 
 def _require_unique(stored: Sequence[StoredTensor]) -> None:
-    names = {tensor.name for tensor in stored}
+    names = set(stored.tensors.names if isinstance(stored, StoredTable) else (t.name for t in stored))
     if len(names) != len(stored):
         raise LayoutError("two tensors of the file have the same name")
 
 
 def _require_inside(stored: Sequence[StoredTensor], size: int) -> None:
+    if isinstance(stored, StoredTable) and not (stored.ends > size).any():
+        return
     for tensor in stored:
         for extent in tensor.runs:
             if extent.file == 0 and extent.end > size:

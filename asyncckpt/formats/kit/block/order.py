@@ -23,8 +23,10 @@ from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Checksums, Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata
+from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata, TensorMetadata
+from asyncckpt.model.tensors import TensorTable
 
 SHARD_TENSORS = "shardTensors"
 _FILE_ORDER = "fileOrder"
@@ -63,11 +65,13 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
 
 def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums) -> Checksums:
     """The checksums of the tensors `order`, one after another, from those of the whole content."""
-    if not order:
-        return checksums[:0]
-    if len(order) == len(chunking.sizes) and list(order) == list(range(len(order))):
-        return checksums
-    return np.concatenate([chunking.of_tensor(number, checksums) for number in order])
+    chosen = np.asarray(order, np.int64)
+    first = np.asarray(chunking.first, np.int64)
+    counts = np.diff(first)[chosen]
+    # Behind one another: position p of the result belongs to tensor i, and is p - (where i begins) of its own.
+    starts = np.cumsum(counts) - counts
+    own: Checksums = checksums[np.arange(counts.sum()) + np.repeat(first[:-1][chosen] - starts, counts)]
+    return own
 
 
 def add_checksums(stored: Sequence[StoredTensor], block: Block) -> Sequence[StoredTensor]:
@@ -75,6 +79,8 @@ def add_checksums(stored: Sequence[StoredTensor], block: Block) -> Sequence[Stor
 
     A list is changed: a second one of very many small tensors would take more memory than their file.
     """
+    if isinstance(stored, StoredTable):
+        return _with_checksums(stored, block)
     listed = stored if isinstance(stored, list) else list(stored)
     block.share_names([tensor.name for tensor in listed])
     chunking = block.chunking([tensor.metadata.size for tensor in listed])
@@ -91,9 +97,22 @@ def add_checksums(stored: Sequence[StoredTensor], block: Block) -> Sequence[Stor
     return listed
 
 
+def _with_checksums(stored: StoredTable, block: Block) -> StoredTable:
+    tensors = stored.tensors
+    block.share_names(tensors.names)
+    chunking = block.chunking(tensors.sizes.tolist())
+    if block.boxes:
+        for number, name in enumerate(tensors.names):
+            if name in block.boxes:
+                block.boxed(tensors[number])
+        tensors = tensors.with_boxes(block.boxes)
+    first = np.asarray(chunking.first, np.int64)
+    return stored.with_checksums(tensors, block.checksums, first, block.chunk_bytes)
+
+
 def decode_arranged(
     value: Json, stored: Sequence[StoredTensor]
-) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
+) -> tuple[CheckpointMetadata, Sequence[StoredTensor]]:
     """The metadata with its shards, and the tensors, given in the file's order, in the content's order.
 
     Raises LayoutError for members that `build_block` never writes.
@@ -104,32 +123,40 @@ def decode_arranged(
     counts = members.pop(SHARD_TENSORS, [len(stored)])
     order = members.pop(_FILE_ORDER, None)
     metadata = decode_metadata(members)
-    arranged = tuple(stored) if order is None else _restored(order, stored)
+    arranged = stored if order is None else _restored(order, stored)
     if not _are_counts(counts) or sum(counts) != len(stored):
         raise LayoutError(
             f"the asyncckpt block spreads its tensors over shards as {str(counts)[:80]}, there are {len(stored)}"
         )
+    tensors = _tensors_of(arranged)
     groups, start = [], 0
     for count in counts:
-        groups.append([tensor.metadata for tensor in arranged[start : start + count]])
+        groups.append(tensors[start : start + count])
         start += count
     return with_shards(metadata, groups), arranged
 
 
-def _restored(order: Json, stored: Sequence[StoredTensor]) -> tuple[StoredTensor, ...]:
+def _tensors_of(stored: Sequence[StoredTensor]) -> Sequence[TensorMetadata]:
+    return stored.tensors if isinstance(stored, StoredTable) else [tensor.metadata for tensor in stored]
+
+
+def _restored(order: Json, stored: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
     if not _are_counts(order) or sorted(order) != list(range(len(stored))):
         raise LayoutError(f"the asyncckpt block has an order that is none of {len(stored)} tensors")
+    if isinstance(stored, StoredTable):
+        return stored.take(np.argsort(np.asarray(order, np.int64)).tolist())
     restored = list(stored)
     for number, tensor in zip(order, stored, strict=True):
         restored[number] = tensor
-    return tuple(restored)
+    return restored
 
 
 def _are_counts(value: Json) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
 
 
 def foreign_metadata(stored: Sequence[StoredTensor], custom_fields: Mapping[str, Json]) -> CheckpointMetadata:
     """What is known of a file that carries no block: its tensors, as one shard, and what it says itself."""
-    shard = ShardMetadata(tensors=tuple(tensor.metadata for tensor in stored))
+    listed = _tensors_of(stored)
+    shard = ShardMetadata(tensors=listed if isinstance(listed, TensorTable) else tuple(listed))
     return CheckpointMetadata(shards=(shard,), custom_fields=dict(custom_fields))

@@ -90,7 +90,10 @@ class BlockTemplate:
         members: dict[str, Json] = {}
         if content.tree is not None:
             members["tree"] = content.tree
-        boxes = {t.name: [t.global_shape, t.origin] for t in content.tensors if t.origin is not None}
+        table = content.table()
+        boxes = (
+            {name: table.boxes[name] for name in table.names if name in table.boxes} if table.boxes else {}
+        )
         if boxes:
             members["boxes"] = boxes
         if metadata is not None:
@@ -216,15 +219,19 @@ class Block:
         if len(names) < _MANY_NAMES:
             return
         known = {name: name for name in names}
-        containers = (dict, list)
-        stack = [self.tree] if isinstance(self.tree, containers) else []
+        stack = [[self.tree]]
         while stack:
-            node = stack.pop()
-            for place, value in node.items() if isinstance(node, dict) else enumerate(node):
-                if isinstance(value, str):
-                    node[place] = known.get(value, value)
-                elif isinstance(value, containers):
-                    stack.append(value)
+            nodes = stack.pop()
+            nodes[:] = [known.get(node, node) if type(node) is str else node for node in nodes]
+            for node in nodes:
+                if type(node) is list:
+                    stack.append(node)
+                elif type(node) is dict:
+                    for key, value in node.items():
+                        if type(value) is list:
+                            stack.append(value)
+                        elif type(value) is str:
+                            node[key] = known.get(value, value)
 
     def boxed(self, tensor: TensorMetadata) -> TensorMetadata:
         """The tensor, with its place in a larger one where it has any. Raises LayoutError."""
