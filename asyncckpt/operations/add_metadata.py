@@ -25,11 +25,10 @@ from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
 from asyncckpt.operations.reading.leader import find_leader
+from asyncckpt.operations.writing.file import SMALL_FILE_BYTES
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 
 FIRST_BYTES = 128 * 1024
-SMALL_FILE_BYTES = 8 * 1024 * 1024
-"""A file up to this size is written as one object, in one request."""
 T = TypeVar("T")
 
 

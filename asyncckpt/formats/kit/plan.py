@@ -66,9 +66,10 @@ class Payload:
 class Digests:
     """What was computed while the payloads were written.
 
-    `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
-    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `format` what its
-    `format_digest` returned. `earlier` has what the `format_digest` of the set's other files returned, by name.
+    `checksums` are the CRC32C of every chunk of every tensor of the content, flat. Files of a set are written side by
+    side: each has its own tensors' checksums and zeros for all others; only the last one has all of them. Where the
+    plan asked for it, `crc32` has each tensor's CRC32, and `format` what its `format_digest` returned. For the last
+    file, `earlier` has what the `format_digest` of the others returned, by name.
     """
 
     checksums: Checksums
@@ -85,7 +86,11 @@ class FilePlan:
     region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
     those that lie in other files of a set: all its files share it. `format_digest(read)` is a hash over the payloads
     that only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a
-    worker thread. `inline` are tensors whose bytes `finish` itself puts into a deferred region.
+    worker thread. `inline` are tensors whose bytes `finish` itself puts into a deferred region. `is_side_file` is for
+    files that lie beside a set and are no part of its index.
+
+    `describe(metadata, digests)` is for the last file of a format that does not keep the metadata as it was given:
+    what a reader finds, from the metadata with every tensor in its shard, at its offset in the file.
     """
 
     name: str
@@ -97,6 +102,8 @@ class FilePlan:
     needs_crc32: bool = False
     format_digest: Callable[[TensorBytes], Any] | None = None
     inline: tuple[Payload, ...] = ()
+    is_side_file: bool = False
+    describe: Callable[[CheckpointMetadata, Digests], CheckpointMetadata] | None = None
 
     def __post_init__(self) -> None:
         position = 0

@@ -118,7 +118,13 @@ def plan_file(content: Content, name: str) -> FilePlan:
         spans = ((p.offset, p.end) for p in payloads)
         return with_header_crc([(0, header)], spans, size=size, at=block_start + block.outside_position)
 
-    return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
+    def describe(read: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
+        groups = [shard.tensors for shard in read.shards]
+        described = replace(read, version=VERSION, format=read.format or "singlefile")
+        return with_shards(described, groups, lambda tensor: moved(tensor, tensor.offset - data_start))
+
+    late = (ByteRange(0, header_bytes),)
+    return FilePlan(name, size, payloads, late, chunking, finish, describe=describe)
 
 
 def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:

@@ -56,7 +56,7 @@ from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mlcp.file import BLOCK_FIELD, MAX_METADATA_BYTES, join_metadata, split_metadata
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.file_names import is_file_name
-from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
+from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, moved
 from asyncckpt.model.ranges import ByteRange
 
 MAGIC = bytes.fromhex("52414853")
@@ -209,7 +209,16 @@ def _plan_metadata(
         text += block.render(len(text), digests.checksums) + after
         return with_header_crc([(0, text)], (), size=size, at=len(before) + block.outside_position)
 
-    return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
+    bare = [replace(shard, tensors=()) for shard in metadata.shards]
+    file_type = metadata.format
+
+    def describe(read: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
+        groups = [shard.tensors for shard in read.shards]
+        shards = tuple(replace(shard, checksum=digests.earlier[shard.file_path]) for shard in bare)
+        described = replace(read, version=VERSION, format=file_type, shards=shards)
+        return with_shards(described, groups, lambda tensor: moved(tensor, tensor.offset - HEADER_BYTES))
+
+    return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish, describe=describe)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------
