@@ -36,6 +36,10 @@ class Content:
                 f"the shards hold {sum(self.shards)} tensors, the content has {len(self.tensors)}"
             )
 
+    def chunking(self) -> Chunking:
+        """How its tensors are cut into checksum chunks."""
+        return Chunking.for_sizes(tensor.size for tensor in self.tensors)
+
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0
         for count in self.shards:
@@ -78,6 +82,9 @@ class Digests:
     earlier: Mapping[str, Any] = field(default_factory=dict)
 
 
+Describe = Callable[[CheckpointMetadata, Digests], CheckpointMetadata]
+
+
 @dataclass(frozen=True, slots=True)
 class FilePlan:
     """One file whose layout is known before a byte is written.
@@ -103,7 +110,7 @@ class FilePlan:
     format_digest: Callable[[TensorBytes], Any] | None = None
     inline: tuple[Payload, ...] = ()
     is_side_file: bool = False
-    describe: Callable[[CheckpointMetadata, Digests], CheckpointMetadata] | None = None
+    describe: Describe | None = None
 
     def __post_init__(self) -> None:
         position = 0
@@ -122,8 +129,8 @@ class StreamPlan:
     """One file whose size is known only when it has been made: compressed or encrypted.
 
     `chunks(read)` makes the bytes after the head, in order, in a worker thread; `head()` gives the first
-    `head_bytes` bytes afterwards, and `stored()` where every tensor of the content is. `size_bound` is an upper bound,
-    with which parts are planned.
+    `head_bytes` bytes afterwards, and `stored()` the tensors as parsing the file would. It gives none for a file whose
+    tensors lie in others, too. `size_bound` is an upper bound, with which parts are planned.
     """
 
     name: str

@@ -27,30 +27,21 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_U64, is_unicode
-from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.block.text import BLOCK_KEY, Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import with_header_crc
+from asyncckpt.formats.kit.plan import Content, FilePlan, Payload, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
-from asyncckpt.model.ranges import ByteRange
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_RANK = 64
@@ -93,15 +84,10 @@ class Header:
     metadata: dict[str, str]
     block: Block | None
     stored: list[StoredTensor]
-    data_bytes: int
 
     @property
     def data_start(self) -> int:
         return len(self.raw)
-
-    @property
-    def file_bytes(self) -> int:
-        return self.data_start + self.data_bytes
 
 
 # -- plan ------------------------------------------------------------------------------------------------------
@@ -109,8 +95,7 @@ class Header:
 
 def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one file. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
-    return plan_file_of(content, name, numbers=range(len(content.tensors)), chunking=chunking)
+    return plan_file_of(content, name, numbers=range(len(content.tensors)), chunking=content.chunking())
 
 
 def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: Chunking) -> FilePlan:
@@ -128,21 +113,12 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
             f"the header of {name!r} has {data_start} bytes, safetensors allows {MAX_HEADER_BYTES}: "
             "save fewer tensors in one file"
         )
-    block_start = LE_U64.size + len(before)
-    payloads, end = [], data_start
-    for place in order:
-        size = part.tensors[place].size
-        payloads.append(Payload(numbers[place], end, size))
-        end += size
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        checksums = in_file_order([p.tensor for p in payloads], chunking, digests.checksums)
-        text = (before + block.render(block_start, checksums) + after).ljust(data_start - LE_U64.size)
-        spans = ((p.offset, p.end) for p in payloads)
-        header = LE_U64.pack(len(text)) + text
-        return with_header_crc([(0, header)], spans, size=end, at=block_start + block.outside_position)
-
-    return FilePlan(name, end, tuple(payloads), (ByteRange(0, data_start),), chunking, finish)
+    length = LE_U64.pack(data_start - LE_U64.size)
+    spaces = data_start - LE_U64.size - len(before) - block.size - len(after)
+    header = BlockHeader(length + before, block, after + b" " * spaces)
+    placed, end = lay_out([part.tensors[place] for place in order], header.end, alignment=1)
+    payloads = tuple(Payload(numbers[order[p.tensor]], p.offset, p.size) for p in placed)
+    return header.plan(name, payloads, size=end, chunking=chunking)
 
 
 def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
@@ -190,19 +166,12 @@ def _plain_entries(metadata: CheckpointMetadata) -> dict[str, str]:
 def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header = yield from parse_header(size=source.size)
-    block = header.block
-    stored: Sequence[StoredTensor] = header.stored
-    if block is None:
-        metadata = foreign_metadata(stored, header.metadata)
-    else:
-        add_checksums(header.stored, block)
-        metadata, stored = decode_arranged(block.metadata, stored)
-    return Index(
+    return indexed(
+        header.stored,
+        header.block,
         format=SafetensorsFormat.name,
-        version="1",
-        metadata=metadata,
-        tensors=tuple(stored),
-        tree=block.tree if block else None,
+        version=SafetensorsFormat.version,
+        custom_fields=header.metadata,
         header_extents=(Extent(0, header.data_start),),
         details={"headerBytes": header.data_start, "metadata": header.metadata},
     )
@@ -226,12 +195,12 @@ def parse_header(
         raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
     if size is not None and len(raw) + data_bytes < size:
         raise LayoutError(f"{size - len(raw) - data_bytes} bytes are left over after the last tensor")
-    block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
-    header = Header(raw, metadata, block, stored, data_bytes)
+    block = Block.decode_string(metadata.pop(BLOCK_KEY, None), raw)
     if block is not None:
-        spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
-        check_block(block, raw, spans, size=header.file_bytes)
-    return header
+        # There is nothing but the header and the data, which has no gap.
+        end = len(raw) + data_bytes
+        block.check_outside([(0, raw)], [(len(raw), end)], size=end)
+    return Header(raw, metadata, block, stored)
 
 
 def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, tuple[memoryview, int | None]]:

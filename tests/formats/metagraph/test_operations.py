@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncckpt.bundles import MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.errors import (
     ChecksumMismatchError,
     DecryptionError,
@@ -16,7 +17,6 @@ from asyncckpt.errors import (
     NotRepresentableError,
     SignatureError,
 )
-from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.load import load

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +17,8 @@ from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.formats.sdz.format import SdzFormat
 from asyncckpt.model.metadata import CheckpointMetadata
-from asyncckpt.operations.single_file import SingleFileSaver
 from asyncckpt.storage.base import Capabilities
 from asyncckpt.storage.memory import MemoryStorage
-from tests.operations.places import open_medium
 
 MIB = 1024 * 1024
 

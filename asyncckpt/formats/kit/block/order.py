@@ -19,32 +19,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata
 
-_SHARD_TENSORS = "shardTensors"
+SHARD_TENSORS = "shardTensors"
 _FILE_ORDER = "fileOrder"
 
 
 def build_block(
     content: Content,
     chunking: Chunking,
-    order: Sequence[int],
+    order: Sequence[int] | None = None,
     extra: Mapping[str, Json] | None = None,
     *,
     outside: bool = True,
 ) -> BlockTemplate:
-    """The block of a file that lists tensor `order[i]` of the content as its i-th.
+    """The block of a file that lists tensor `order[i]` of the content as its i-th; None: in the content's order.
 
     `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
     hashes over all of it. Raises UnsupportedStateError for metadata that can't be kept, LayoutError when it lists other
     shards than there are.
     """
-    members = {**_encode_arranged(content, order), **(extra or {})}
+    listed = range(len(content.tensors)) if order is None else order
+    members = {**_encode_arranged(content, listed), **(extra or {})}
     return BlockTemplate.build(content, chunking, metadata=members, outside=outside)
 
 
@@ -54,7 +55,7 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
     bare = with_shards(metadata, [()] * len(content.shards))
     members = encode_metadata(bare, shards=bool(metadata.shards))
     if len(content.shards) != 1:
-        members[_SHARD_TENSORS] = list(content.shards)
+        members[SHARD_TENSORS] = list(content.shards)
     if list(order) != list(range(len(order))):
         members[_FILE_ORDER] = list(order)
     return members
@@ -62,20 +63,29 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
 
 def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums) -> Checksums:
     """The checksums of the tensors `order`, one after another, from those of the whole content."""
-    if not order:
+    if len(order) == 0:
         return checksums[:0]
-    return np.concatenate([chunking.of_tensor(number, checksums) for number in order])
+    if len(order) == len(chunking.sizes) and list(order) == list(range(len(order))):
+        return checksums
+    numbers = np.array(order, np.int64)
+    first = chunking.positions[numbers]
+    counts = chunking.positions[numbers + 1] - first
+    # Of each tensor its chunks, counted from where they begin in the result to where they begin in the content.
+    ends = np.cumsum(counts)
+    chosen: Checksums = checksums[np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)]
+    return chosen
 
 
-def add_checksums(stored: list[StoredTensor], block: Block) -> None:
-    """Give the tensors, listed in the order of the block, its checksums and boxes. Raises LayoutError.
+def add_checksums(stored: Sequence[StoredTensor], block: Block) -> Sequence[StoredTensor]:
+    """The tensors, listed in the order of the block, with its checksums and boxes. Raises LayoutError.
 
-    In place: a second list of very many small tensors would take more memory than their file.
+    A list is changed: a second one of very many small tensors would take more memory than their file.
     """
-    block.share_names([tensor.name for tensor in stored])
-    chunking = block.chunking([tensor.metadata.size for tensor in stored])
-    for number, tensor in enumerate(stored):
-        stored[number] = StoredTensor(
+    listed = stored if isinstance(stored, list) else list(stored)
+    block.share_names([tensor.name for tensor in listed])
+    chunking = block.chunking([tensor.metadata.size for tensor in listed])
+    for number, tensor in enumerate(listed):
+        listed[number] = StoredTensor(
             block.boxed(tensor.metadata),
             tensor.extents,
             chunking.of_tensor(number, block.checksums),
@@ -84,6 +94,7 @@ def add_checksums(stored: list[StoredTensor], block: Block) -> None:
             tensor.absent,
             block.chunk_bytes,
         )
+    return listed
 
 
 def decode_arranged(
@@ -96,7 +107,7 @@ def decode_arranged(
     if not isinstance(value, dict):
         raise LayoutError("the asyncckpt block has no metadata")
     members = dict(value)
-    counts = members.pop(_SHARD_TENSORS, [len(stored)])
+    counts = members.pop(SHARD_TENSORS, [len(stored)])
     order = members.pop(_FILE_ORDER, None)
     metadata = decode_metadata(members)
     arranged = tuple(stored) if order is None else _restored(order, stored)
