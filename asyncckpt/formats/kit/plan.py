@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.formats.kit.strict_json import dump_json
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """What is to be stored. `tensors` is flat, over all shards in order; `shards[i]` counts those of shard i.
 
@@ -39,6 +41,11 @@ class Content:
     def chunking(self) -> Chunking:
         """How its tensors are cut into checksum chunks."""
         return Chunking.for_sizes(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def tree_text(self) -> str:
+        """The tree as JSON, made once: a large one takes as long as all else that a plan does."""
+        return dump_json(self.tree)
 
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0

@@ -99,9 +99,14 @@ def plan_file(content: Content, name: str) -> FilePlan:
     def describe(read: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
         groups = [shard.tensors for shard in read.shards]
         described = replace(read, version=VERSION, format=read.format or "singlefile")
-        return with_shards(described, groups, lambda tensor: moved(tensor, tensor.offset - data_start))
+        return with_shards(described, groups, lambda tensor: listed(tensor, data_start))
 
     return header.plan(name, payloads, size=size, chunking=chunking, describe=describe)
+
+
+def listed(tensor: TensorMetadata, data_start: int) -> TensorMetadata:
+    """A tensor as the JSON lists it: at its offset in the data, without the box, which stands in the block."""
+    return TensorMetadata(tensor.name, tensor.dtype, tensor.shape, tensor.offset - data_start)
 
 
 def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:

@@ -52,10 +52,10 @@ from asyncckpt.formats.kit.index import (
 from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.kit.strict_json import load_json
-from asyncckpt.formats.mlcp.file import MAX_METADATA_BYTES, join_metadata, split_metadata
+from asyncckpt.formats.mlcp.file import MAX_METADATA_BYTES, join_metadata, listed, split_metadata
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.file_names import is_file_name
-from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata, moved
+from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.ranges import ByteRange
 
 MAGIC = bytes.fromhex("52414853")
@@ -208,7 +208,7 @@ def _plan_metadata(
         groups = [shard.tensors for shard in read.shards]
         shards = tuple(replace(shard, checksum=digests.earlier[shard.file_path]) for shard in bare)
         described = replace(read, version=VERSION, format=file_type, shards=shards)
-        return with_shards(described, groups, lambda tensor: moved(tensor, tensor.offset - HEADER_BYTES))
+        return with_shards(described, groups, lambda tensor: listed(tensor, HEADER_BYTES))
 
     return FilePlan(name, header.size, (), (header.region,), chunking, finish, describe=describe)
 

@@ -14,11 +14,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncckpt.errors import CheckpointError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Extent, Index, Seal, StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import AnyPlan, Content, Digests, FilePlan
-from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.boxes import Shape
 from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
@@ -71,8 +72,9 @@ class TensorColumns:
         names = (self.names[a:b] for a, b in pairwise([0, *self.name_ends.tolist()]))
         shapes = (tuple(dims[a:b]) for a, b in pairwise([0, *self.dim_ends.tolist()]))
         dtypes = (self.dtypes[number] for number in self.dtype_numbers.tolist())
-        for name, dtype, shape, offset in zip(names, dtypes, shapes, self.offsets.tolist(), strict=True):
-            yield TensorMetadata(name, dtype, shape, offset)
+        columns = zip(names, dtypes, shapes, self.offsets.tolist(), strict=True)
+        for number, (name, dtype, shape, offset) in enumerate(columns):
+            yield self.boxed(number, TensorMetadata(name, dtype, shape, offset))
 
     def boxed(self, number: int, tensor: TensorMetadata) -> TensorMetadata:
         """The tensor with its place in a larger one, where it has any."""
@@ -119,7 +121,7 @@ class IndexRecord:
             metadata=with_shards(content.metadata, [()] * len(content.shards)),
             shards=content.shards,
             tree=content.tree if small else None,
-            tree_text=None if small else dump_json(content.tree),
+            tree_text=None if small else content.tree_text,
             columns=TensorColumns.of(content.tensors, *_places(len(content.tensors), named)),
             chunk_bytes=chunking.chunk_bytes,
             positions=chunking.positions,
@@ -135,8 +137,13 @@ class IndexRecord:
         return replace(self, stored=tuple(stored))
 
     def index(self) -> Index:
-        """The index as reading yields it, made anew at each call; for a worker thread, if there are many tensors."""
+        """The index as reading yields it, made anew at each call; for a worker thread, if there are many tensors.
+
+        Raises CheckpointError for a file whose tensors lie in others, too: only they know where.
+        """
         stored = self.stored
+        if stored is not None and len(stored) != sum(self.shards):
+            raise CheckpointError("the tensors lie in other files, too: open the checkpoint for its index")
         metadata = self._metadata(
             list(self.columns.metadata()) if stored is None else [tensor.metadata for tensor in stored]
         )
