@@ -70,7 +70,7 @@ class SaveResult:
     @property
     def index(self) -> Index:
         """Where every tensor is, and its checksums: what opening it would find. Made at each call, which takes a
-        second for a hundred thousand tensors."""
+        second for a hundred thousand tensors. Raises CheckpointError for a delta, which does not know all of it."""
         return self.record.index()
 
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 import numpy as np
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.formats.kit.strict_json import dump_json
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.tensors import Column, TensorTable, joined_spans, lay_out_sizes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """What is to be stored. `tensors` is flat, over all shards in order; `shards[i]` counts those of shard i.
 
@@ -46,6 +48,11 @@ class Content:
     def table(self) -> TensorTable:
         """Its tensors as columns."""
         return TensorTable.of(self.tensors)
+
+    @cached_property
+    def tree_text(self) -> str:
+        """The tree as JSON, made once: a large one takes as long as all else that a plan does."""
+        return dump_json(self.tree)
 
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0

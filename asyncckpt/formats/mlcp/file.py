@@ -84,17 +84,16 @@ def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
     chunking = content.chunking()
     relative, data_bytes = lay_out(content.tensors, 0, alignment=ALIGNMENT)
-    content = replace(content, tensors=content.table().at(relative.offsets))
+    shards = list(replace(content, tensors=content.table().at(relative.offsets)).by_shard())
     metadata = with_shards(
-        replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
-        list(content.by_shard()),
+        replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"), shards
     )
     before, after, exact = split_metadata(metadata)
     block = BlockTemplate.build(content, chunking, exact=exact)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
-    tables = b"".join(encode_table(shard) for shard in content.by_shard())
+    tables = b"".join(map(encode_table, shards))
     header = BlockHeader(encode_start(VERSION, metadata_bytes) + before, block, after + tables)
     data_start = aligned(header.end, ALIGNMENT)
 

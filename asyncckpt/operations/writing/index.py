@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from asyncckpt.errors import CheckpointError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Extent, Index, Seal, StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
@@ -66,7 +67,7 @@ class IndexRecord:
             metadata=with_shards(content.metadata, [()] * len(content.shards)),
             shards=content.shards,
             tree=content.tree if small else None,
-            tree_text=None if small else dump_json(content.tree),
+            tree_text=None if small else content.tree_text,
             tensors=content.table().at(offsets),
             file_numbers=file_numbers,
             chunk_bytes=chunking.chunk_bytes,
@@ -83,8 +84,13 @@ class IndexRecord:
         return replace(self, stored=tuple(stored))
 
     def index(self) -> Index:
-        """The index as reading yields it."""
+        """The index as reading yields it, made anew at each call; for a worker thread, if its tree is large.
+
+        Raises CheckpointError for a file whose tensors lie in others, too: only they know where.
+        """
         stored = self.stored
+        if stored is not None and len(stored) != sum(self.shards):
+            raise CheckpointError("the tensors lie in other files, too: open the checkpoint for its index")
         metadata = self._metadata(
             self.tensors if stored is None else tuple(tensor.metadata for tensor in stored)
         )
