@@ -16,7 +16,7 @@ from asyncckpt.model.state.tree import check_tree
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.checks import Check, FileScan, checks_of, is_simple
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.reading.files import OpenFile
+from asyncckpt.operations.reading.open_file import OpenFile
 from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, reporting_retries_to
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 

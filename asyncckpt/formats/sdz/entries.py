@@ -18,7 +18,7 @@ from asyncckpt.formats.kit.index import Extent, Frames, Need, RegionDigest, Stor
 from asyncckpt.formats.kit.zip import ZipEntry, ZipLimits
 from asyncckpt.formats.sdz.frames import FrameSizes
 from asyncckpt.formats.sdz.seal import entry_digest
-from asyncckpt.model.checksums import crc32
+from asyncckpt.model.checksums import Buffer, crc32
 
 _PIECE = 8 << 20
 Reading = Generator[Need, memoryview, memoryview]
@@ -70,8 +70,8 @@ class _Kept(EntrySource):
             return replace(tensor, extents=())
         inner = tensor.frames
 
-        def decode(number: int, stored: bytes) -> bytes:
-            return bytes(data) if inner is None else inner.decode(number, bytes(data))
+        def decode(number: int, stored: Buffer) -> Buffer:
+            return data if inner is None else inner.decode(number, data)
 
         return replace(tensor, extents=(), frames=Frames(tensor.metadata.size, (Extent(0, 0),), decode))
 
@@ -192,7 +192,7 @@ class FramedEntry(_Kept):
             return None
         what = f"tensor {tensor.name!r}"
 
-        def decode(number: int, stored: bytes) -> bytes:
+        def decode(number: int, stored: Buffer) -> bytes:
             wanted = min(step, extent.size - number * step)
             return inflate_frame(stored, sizes[number], what, padding=sizes[number] - wanted)
 
