@@ -16,14 +16,20 @@ Fetch = Callable[[Extent], Buffer]
 
 def check_chunk(stored: StoredTensor, chunk: int, data: Buffer) -> None:
     """Compare one chunk with its checksum. Raises ChecksumMismatchError with the tensor's name."""
+    if stored.checksums is not None:
+        compare_chunk(stored, chunk, crc32c(data))
+
+
+def compare_chunk(stored: StoredTensor, chunk: int, value: int) -> None:
+    """Compare the CRC32C of one chunk with what the file says. Raises ChecksumMismatchError with the tensor's name."""
     if stored.checksums is None:
         return
-    start = chunk * stored.chunk_bytes
     expected = int(stored.checksums[chunk])
-    value = crc32c(data)
     if value != expected:
+        start = chunk * stored.chunk_bytes
+        end = min(start + stored.chunk_bytes, stored.metadata.size)
         raise ChecksumMismatchError(
-            f"tensor {stored.name!r} is damaged: bytes [{start}, {start + len(data)}) "
+            f"tensor {stored.name!r} is damaged: bytes [{start}, {end}) "
             f"have the CRC32C {value:08x}, the file says {expected:08x}",
             tensor=stored.name,
         )

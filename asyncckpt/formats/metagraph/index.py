@@ -25,7 +25,7 @@ from asyncckpt.formats.kit.index import (
 )
 from asyncckpt.formats.kit.order import add_checksums, decode_arranged, foreign_metadata
 from asyncckpt.formats.metagraph.bundle import Bundle
-from asyncckpt.formats.metagraph.codec import Codec
+from asyncckpt.formats.metagraph.codec import Codec, require_modest
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
 from asyncckpt.formats.metagraph.hashing import hash_of, new_hasher
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
@@ -101,6 +101,9 @@ def _read_base(reference: BaseReference, delta: Bundle, keys: Keys) -> Generator
 def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[StoredTensor, ...]:
     """The tensors of the first bundle, wherever their bytes are."""
     top = bundles[0]
+    if top.metadata.block is None:
+        framed = [entry for bundle in bundles for entry in bundle.entries.values() if entry.frame_count]
+        require_modest(sum(e.raw_size for e in framed), sum(e.stored_size for e in framed))
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
     stored = []
     for node in top.nodes:
