@@ -36,6 +36,7 @@
     │   ├── ConflictError
     │   ├── TensorNotFoundError      (KeyError)
     │   ├── MismatchError            (ValueError)          state and checkpoint do not fit
+    │   ├── NotEnoughMemoryError     (MemoryError)         load less at once, or into arrays that exist
     │   ├── ShardFailuresError
     │   └── UnsupportedStateError    (TypeError)
     ├── InvalidArgumentError         (ValueError, TypeError)  fix the call
@@ -44,6 +45,8 @@
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class AsyncCkptError(Exception):
@@ -232,6 +235,14 @@ class TensorNotFoundError(CheckpointError, KeyError):
 
 class MismatchError(CheckpointError, ValueError):
     """The state that was given and the checkpoint do not fit together."""
+
+
+class NotEnoughMemoryError(CheckpointError, MemoryError):
+    """What was to be read does not fit into this process's memory."""
+
+    def __new__(cls, *args: object) -> Self:
+        # MemoryError's own is meant for itself alone, and would be found first.
+        return Exception.__new__(cls, *args)
 
 
 class ShardFailuresError(CheckpointError):

@@ -22,7 +22,8 @@ from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
-from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, find_leader, parse_object
+from asyncckpt.operations.reading.files import find_leader
+from asyncckpt.operations.reading.open_file import FIRST_BYTES, OpenFile, parse_object
 from asyncckpt.operations.writing.file import SMALL_FILE_BYTES
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 

@@ -16,12 +16,14 @@ from asyncckpt.formats.kit.index import Extent, Frames, Need, StoredTensor
 from asyncckpt.formats.sdnb.graph.read import ARRAY, DTYPES_BY_CODE, TEXT_CODES, FlatArray, Graph
 from asyncckpt.formats.sdnb.header import Header
 from asyncckpt.formats.sdnb.java_manifest import ArrayRange
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import item_size
 from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import TensorMetadata
 
 UPDATER_PREFIX = "updaterState/"
 _MAX_DIMENSION = 1 << 63
+_SWAPPED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,13 @@ class Found:
         if not self.swapped or tensor.size == 0:
             return StoredTensor(tensor, self.extents, order=self.order)
         width = item_size(self.dtype)
-        frames = Frames(tensor.size, self.extents[:1], lambda _, data: _swap(data, width))
+        step = max(width, _SWAPPED_BYTES // width * width)
+        extents = tuple(self.extents[0].cut(step))
+        frames = Frames(step, extents, lambda _, data: _swap(data, width))
         return StoredTensor(tensor, frames=frames, order=self.order)
 
 
-def _swap(data: bytes, width: int) -> bytes:
+def _swap(data: Buffer, width: int) -> bytes:
     return np.frombuffer(data, f"V{width}").view(np.uint8).reshape(-1, width)[:, ::-1].tobytes()
 
 

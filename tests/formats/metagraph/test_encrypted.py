@@ -88,8 +88,7 @@ async def test_shards_come_back_as_they_were(seal: str) -> None:
     index = parsed(fmt, data)
     assert index.warnings == ()
     frames = {t.name: len(t.frames.extents) for t in index.tensors if t.frames is not None}
-    plain = seal == "signed"
-    assert frames == {"w": 1, "s": 1, "noise": 1 if plain else 3, "zeros": 1 if plain else 4}
+    assert frames == {"w": 1, "s": 1, "noise": 3, "zeros": 4}
 
 
 def test_zeros_shrink_and_noise_does_not_grow_beyond_the_bound() -> None:
