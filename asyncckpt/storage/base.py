@@ -31,7 +31,7 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.finals import refuse_overrides
 from asyncckpt.storage.home import Home
@@ -133,7 +133,7 @@ class ICheckpointStorage(ABC):
         validate_key(key)
         views = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         identity = write_id or new_write_id()
-        size = sum(memoryview(view).nbytes for view in views)
+        size = total_bytes(views)
         async with cancel_scope(cancellation) as scope:
             self.__require(exclusive=exclusive)
             scope.commit()

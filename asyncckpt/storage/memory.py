@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,13 +13,13 @@ import numpy as np
 from asyncckpt._aio import run_in_thread
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, copy_bytes, total_bytes
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.parts import PartLedger
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024
-_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
 _PAGE = 1000
 
 
@@ -153,7 +153,7 @@ class _MemoryWriter(ObjectWriter):
     async def _forget(self) -> None:
         self._storage._unfinished.discard(self)
         parts, self._parts = self._parts, {}
-        if sum(map(len, parts.values())) > _INLINE_BYTES:
+        if sum(map(len, parts.values())) > INLINE_BYTES:
             await run_in_thread(_free, parts)
 
 
@@ -172,40 +172,28 @@ class _MemoryReader(ObjectReader):
         into: Sequence[memoryview],
         filled: Callable[[int], None] | None,
     ) -> None:
+        buffers = Buffers(ranges, into, filled)
         for request in requests:
             await asyncio.sleep(0)
-            if request.size <= _INLINE_BYTES:
-                self._copy(request.members, ranges, into, filled)
+            landing = Landing(buffers, request.start, request.end, request.members)
+            if request.size <= INLINE_BYTES:
+                self._land(landing)
             else:
-                await run_in_thread(self._copy, request.members, ranges, into, filled)
+                await run_in_thread(self._land, landing)
 
-    def _copy(
-        self,
-        members: Iterable[int],
-        ranges: Sequence[ByteRange],
-        into: Sequence[memoryview],
-        filled: Callable[[int], None] | None,
-    ) -> None:
-        for i in members:
-            _copy_bytes(into[i].cast("B"), self._data[ranges[i].start : ranges[i].end])
-            if filled is not None:
-                filled(i)
+    def _land(self, landing: Landing) -> None:
+        landing.buffers.report(landing.feed(self._data[landing.position : landing.end]))
 
     def map(self) -> memoryview | None:
         copy = np.empty(len(self._data), np.uint8).data
-        _copy_bytes(copy, self._data)
+        copy_bytes(copy, self._data)
         return copy
 
 
 async def _joined(views: Sequence[Buffer]) -> bytes:
-    if total_bytes(views) <= _INLINE_BYTES:
+    if total_bytes(views) <= INLINE_BYTES:
         return b"".join(views)
     return await run_in_thread(b"".join, views)
-
-
-def _copy_bytes(target: memoryview, source: memoryview) -> None:
-    """numpy's copy releases the GIL, a memoryview's does not."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 def _free(parts: dict[int, bytes]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from asyncckpt._aio import gc_paused, run_in_thread
 from asyncckpt.errors import RangeError, UnsupportedOperationError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
 from asyncckpt.storage.finals import refuse_overrides
 

@@ -6,16 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from asyncckpt._aio import fan_out
 from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError, RangeError
+from asyncckpt.model.buffers import INLINE_BYTES
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.fsspec.driver import Driver
+from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.retry import RetryPolicy, retrying
-from asyncckpt.storage.scatter import Destinations, Piece
 
-PIECE_BYTES = 8 * 1024 * 1024
-"""A larger range is fetched as several, so that a copy of this size is the most that each needs."""
 _CONCURRENCY = 8
-_INLINE_BYTES = 256 * 1024
 
 
 class FsspecReader(ObjectReader):
@@ -52,21 +50,21 @@ class FsspecReader(ObjectReader):
     ) -> None:
         if not requests:
             return
-        destinations = Destinations(ranges, into, filled)
-        await fan_out(self._fetch_piece, destinations.pieces(requests, PIECE_BYTES), limit=_CONCURRENCY)
+        buffers = Buffers(ranges, into, filled)
+        await fan_out(self._fetch, buffers.landings(requests), limit=_CONCURRENCY)
         await self._refuse_changed()
 
-    async def _fetch_piece(self, piece: Piece) -> None:
+    async def _fetch(self, landing: Landing) -> None:
         data = await retrying(
-            lambda: self._cat(piece.position, piece.end),
+            lambda: self._cat(landing.position, landing.end),
             policy=self._policy,
             describe=self._what,
-            size_bytes=piece.missing,
+            size_bytes=landing.missing,
         )
-        if len(data) <= _INLINE_BYTES:
-            _land(piece, data)
+        if len(data) <= INLINE_BYTES:
+            _land(landing, data)
         else:
-            await self._driver.threads.run(_land, piece, data)
+            await self._driver.threads.run(_land, landing, data)
 
     async def _cat(self, start: int, end: int) -> bytes:
         try:
@@ -92,5 +90,5 @@ class FsspecReader(ObjectReader):
         )
 
 
-def _land(piece: Piece, data: bytes) -> None:
-    piece.destinations.report(piece.feed(data))
+def _land(landing: Landing, data: bytes) -> None:
+    landing.buffers.report(landing.feed(data))

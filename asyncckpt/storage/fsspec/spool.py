@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 
 
 class Packed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncckpt._aio import run_shielded
 from asyncckpt.arguments import checked
 from asyncckpt.errors import InvalidArgumentError, ObjectNotFoundError, UnsupportedOperationError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, total_bytes
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,
@@ -28,7 +28,6 @@ from asyncckpt.storage.fsspec.listing import Folder, info_of
 from asyncckpt.storage.fsspec.reader import FsspecReader
 from asyncckpt.storage.fsspec.spool import Packed
 from asyncckpt.storage.fsspec.writer import DEFAULT_PART_BYTES, FsspecPut, FsspecWriter, spooled
-from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy, retrying
 from asyncckpt.storage.urls import Secrets, redacted, refuse_raw_password, split_query
 
@@ -39,7 +38,6 @@ else:
     AbstractFileSystem = Any
 
 _PAGE = 1000
-_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
 _SPOOLED_BYTES = 8 * 1024 * 1024  # a larger object goes through a temp file
 
 
@@ -122,7 +120,7 @@ class FsspecStorage(ICheckpointStorage):
         put = self._new_put(driver, folder, key, exclusive=exclusive, write_id=write_id)
         size = total_bytes(views)
         if size <= _SPOOLED_BYTES:
-            packed = Packed(views) if size <= _INLINE_BYTES else await driver.threads.run(Packed, views)
+            packed = Packed(views) if size <= INLINE_BYTES else await driver.threads.run(Packed, views)
             return await put.run(packed, size, self._policy)
         spool = await spooled(driver, f"write of {key!r}", views)
         try:

@@ -9,11 +9,11 @@ from typing import TypeVarTuple, Unpack
 
 from asyncckpt._aio import run_shielded
 from asyncckpt.errors import ObjectNotFoundError, OutcomeUnknownError, StorageError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.fsspec.driver import Driver, is_memory
 from asyncckpt.storage.fsspec.spool import Packed, Spool
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 from asyncckpt.storage.retry import NO_RETRY, RETRYABLE, RetryPolicy, retrying
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024

@@ -25,7 +25,7 @@ from asyncckpt.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.gcs.client import Answer, GcsClient
 from asyncckpt.storage.gcs.errors import NotSentError
@@ -33,7 +33,6 @@ from asyncckpt.storage.gcs.reader import GcsReader, media_headers
 from asyncckpt.storage.gcs.resources import CONTENT_TYPE, FIELDS, encode_crc32c, info_of, resource
 from asyncckpt.storage.gcs.writer import UNTOLD, GcsWriter, crc32c_off_loop, settle_lost_write
 from asyncckpt.storage.http.status import odd_answer, parsed_date
-from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy, retrying
 
 DEFAULT_PART_BYTES = 16 * 1024 * 1024

@@ -23,21 +23,20 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer, crc32c_combine
-from asyncckpt.model.checksums import crc32c as crc32c_of
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, crc32c_of_views, slice_views, total_bytes
+from asyncckpt.model.checksums import crc32c_combine
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.gcs.client import Answer, GcsClient
 from asyncckpt.storage.gcs.errors import NotSentError
 from asyncckpt.storage.gcs.resources import CONTENT_TYPE, encode_crc32c, info_of, resource
 from asyncckpt.storage.http.status import OddAnswerError, odd_answer
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 from asyncckpt.storage.retry import RETRYABLE, RetryPolicy, retrying
 
 QUANTUM = 256 * 1024
 """The granularity of a session: every chunk but the last is a multiple of it."""
 UNTOLD: tuple[type[Exception], ...] = (*RETRYABLE, OddAnswerError)
 """After these a request that was sent may have had its effect."""
-_INLINE_BYTES = 1024 * 1024
 _GONE = (404, 410)
 # 499 is Google's "cancelled by the client"; a session that is over or unknown needs no deletion.
 _DELETED = (200, 204, 400, 499, *_GONE)
@@ -199,13 +198,13 @@ class GcsWriter(ObjectWriter):
         if self._ended:
             raise RangeError(f"part {index - 1} of {self._key!r} was short, and part {index} follows")
         if crc32c is None:
-            crc32c = await _crc32c_of_views(views, size)
+            crc32c = await crc32c_off_loop(views)
         pending = [self._held, *views]
         pending_bytes = len(self._held) + size
         sendable = max(0, pending_bytes - 1) // QUANTUM * QUANTUM
-        tail = b"".join(_cut(pending, sendable, pending_bytes))
+        tail = b"".join(slice_views(pending, sendable, pending_bytes))
         if sendable:
-            await self._send(_cut(pending, 0, sendable), sendable)
+            await self._send(slice_views(pending, 0, sendable), sendable)
         self._held = tail
         self._crc = crc32c_combine(self._crc, crc32c, size)
         self._ledger.add(index, size)
@@ -222,7 +221,7 @@ class GcsWriter(ObjectWriter):
                 done = await self._progress_since(begin, size)
             while done < size:
                 self._uncertain = True
-                answer = await session.put(_cut(views, done, size), begin + done, total=None)
+                answer = await session.put(slice_views(views, done, size), begin + done, total=None)
                 if answer.status != 308:
                     raise self._chunk_error(answer)
                 advanced = self._advance(answer, begin, size)
@@ -353,36 +352,9 @@ async def settle_lost_write(
     return settled
 
 
-def _cut(views: Sequence[Buffer], start: int, end: int) -> list[memoryview]:
-    """Bytes [start, end) of the views taken together, without copying."""
-    found: list[memoryview] = []
-    offset = 0
-    for view in views:
-        if not memoryview(view).nbytes:
-            continue
-        whole = memoryview(view).cast("B")
-        low, high = max(start - offset, 0), min(end - offset, len(whole))
-        if low < high:
-            found.append(whole[low:high])
-        offset += len(whole)
-    return found
-
-
-async def _crc32c_of_views(views: Sequence[Buffer], size: int) -> int:
-    if size <= _INLINE_BYTES:
-        return crc32c_of_all(views)
-    return await run_in_thread(crc32c_of_all, views)
-
-
-def crc32c_of_all(views: Sequence[Buffer]) -> int:
-    """The CRC32C of the views taken together."""
-    value = 0
-    for view in views:
-        value = crc32c_of(view, value)
-    return value
-
-
 async def crc32c_off_loop(views: Sequence[Buffer]) -> int:
-    """The same, in a thread when it would hold up the event loop."""
+    """The CRC32C of the views taken together, in a thread when it would hold up the event loop."""
     await asyncio.sleep(0)
-    return await _crc32c_of_views(views, total_bytes(views))
+    if total_bytes(views) <= INLINE_BYTES:
+        return crc32c_of_views(views)
+    return await run_in_thread(crc32c_of_views, views)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.http.connections import (
     KERNEL_TIMEOUTS,
     Abort,
@@ -162,7 +162,7 @@ class _Talk:
         connection.putrequest(self._method, target, skip_accept_encoding=True)
         connection.putheader("Accept-Encoding", "identity")
         if self._method == "PUT":
-            connection.putheader("Content-Length", str(sum(memoryview(view).nbytes for view in body)))
+            connection.putheader("Content-Length", str(total_bytes(body)))
         for name, value in headers.items():
             connection.putheader(name, value)
         connection.endheaders()

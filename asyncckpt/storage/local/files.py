@@ -21,7 +21,7 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.local import kernel
 from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.folders import (

@@ -14,7 +14,7 @@ from typing import Self
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import InvalidKeyError, StorageError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,
@@ -29,7 +29,6 @@ from asyncckpt.storage.local.folders import MadeFolders
 from asyncckpt.storage.local.objects import delete_object, info_of, stat_object, walk
 from asyncckpt.storage.local.reader import LocalReader
 from asyncckpt.storage.local.writer import LocalWriter
-from asyncckpt.storage.parts import total_bytes
 
 DEFAULT_PART_BYTES = 16 * 1024 * 1024
 DEFAULT_CONCURRENCY = 4

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
 from asyncckpt.storage.local.files import UnpublishedFile
 from asyncckpt.storage.local.objects import info_of
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 
 
 class LocalWriter(ObjectWriter):

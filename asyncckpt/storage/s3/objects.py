@@ -15,11 +15,10 @@ from asyncckpt.errors import (
     StorageTimeoutError,
     UnavailableError,
 )
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, crc32c_of_views, total_bytes
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.http.errors import NEVER_SENT
 from asyncckpt.storage.http.status import OddAnswerError
-from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.s3.answers import required, required_size
 from asyncckpt.storage.s3.errors import BodyMismatchError, UploadGoneError, WriteConflictError
 from asyncckpt.storage.s3.session import S3Session
@@ -30,7 +29,6 @@ WRITE_ID_NAME = "asyncckpt-write-id"
 WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
 UNTOLD = (UnavailableError, StorageTimeoutError, OddAnswerError)
 """After these a request that was sent may have had its effect."""
-_INLINE_CHECKSUM_BYTES = 64 * 1024
 
 
 class S3Object:
@@ -176,16 +174,9 @@ async def send_checked(
 
 async def checksum_of(session: S3Session, views: Sequence[Buffer]) -> int:
     """The CRC32C of all the views, computed off the loop unless they are small."""
-    if total_bytes(views) <= _INLINE_CHECKSUM_BYTES:
-        return _crc_of(views)
-    return await session.run(_crc_of, views)
-
-
-def _crc_of(views: Sequence[Buffer]) -> int:
-    value = 0
-    for view in views:
-        value = crc32c(memoryview(view).cast("B"), value)
-    return value
+    if total_bytes(views) <= INLINE_BYTES:
+        return crc32c_of_views(views)
+    return await session.run(crc32c_of_views, views)
 
 
 def encoded_crc(value: int) -> str:

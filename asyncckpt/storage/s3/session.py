@@ -15,7 +15,7 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.http.messages import HttpAnswer, HttpRequest, Receiver
 from asyncckpt.storage.http.status import odd_answer
 from asyncckpt.storage.retry import RETRYABLE, CircuitBreaker, RetryPolicy, retrying

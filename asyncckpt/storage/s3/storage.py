@@ -15,7 +15,7 @@ from typing import Any
 from asyncckpt._aio import fan_out, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import BucketNotFoundError, InvalidKeyError, MissingExtraError, ObjectNotFoundError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, cut_views, total_bytes
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,
@@ -26,11 +26,10 @@ from asyncckpt.storage.base import (
 )
 from asyncckpt.storage.http.status import odd_answer
 from asyncckpt.storage.keys import validate_key
-from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.retry import RetryPolicy
 from asyncckpt.storage.s3.answers import required, required_size
 from asyncckpt.storage.s3.objects import S3Object, bare_etag
-from asyncckpt.storage.s3.plan import MIB, cut_views, plan_parts
+from asyncckpt.storage.s3.plan import MIB, plan_parts
 from asyncckpt.storage.s3.reader import open_s3_reader
 from asyncckpt.storage.s3.session import S3Session
 from asyncckpt.storage.s3.writer import S3Writer

@@ -17,11 +17,11 @@ from asyncckpt.errors import (
     StorageTimeoutError,
     UnavailableError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.http.errors import NEVER_SENT
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 from asyncckpt.storage.s3.answers import required
 from asyncckpt.storage.s3.cleanup import remove_lost_uploads, remove_upload
 from asyncckpt.storage.s3.errors import UploadGoneError

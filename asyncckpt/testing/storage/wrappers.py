@@ -14,7 +14,7 @@ from typing import Literal
 
 from asyncckpt import errors
 from asyncckpt.errors import StorageError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 
@@ -190,7 +190,7 @@ class _Writer(ObjectWriter):
     async def write_part(self, index: int, views: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         self._storage.entering("write_part")
         await self._inner.write_part(index, views, crc32c=crc32c)
-        self._storage.bytes_written += sum(memoryview(view).nbytes for view in views)
+        self._storage.bytes_written += total_bytes(views)
         self._storage.leaving("write_part")
 
     async def copy_part(self, index: int, key: str, start: int, end: int) -> None:

@@ -13,7 +13,7 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.testing.storage.medium import StorageMedium, pattern
 
