@@ -119,6 +119,10 @@ class Landing:
             source = source[size:]
         return completed
 
+    def land(self, data: Buffer) -> None:
+        """Place the next bytes and report the buffers that they complete, in this thread."""
+        self.buffers.report(self.feed(data))
+
     def _next_view(self) -> memoryview:
         run = self._current_run()
         left = run.end - self.position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from asyncckpt.model.buffers import INLINE_BYTES, Buffer, copy_bytes, total_byte
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.listing import Page
 from asyncckpt.storage.parts import PartLedger
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024
@@ -95,12 +97,13 @@ class MemoryStorage(ICheckpointStorage):
         except KeyError:
             raise ObjectNotFoundError(f"there is no object {key!r} in memory") from None
 
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+    async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
         await asyncio.sleep(0)
         keys = sorted((key for key in self._objects if key.startswith(prefix)), key=str.encode)
-        for start in range(0, len(keys), _PAGE):
+        first = bisect_right(keys, start_after.encode(), key=str.encode)
+        for start in range(first, len(keys), _PAGE):
             page = [self._objects[key].info for key in keys[start : start + _PAGE] if key in self._objects]
-            yield page
+            yield Page(page, self._clock())
             await asyncio.sleep(0)
 
     async def _delete(self, key: str) -> None:
@@ -176,13 +179,11 @@ class _MemoryReader(ObjectReader):
         for request in requests:
             await asyncio.sleep(0)
             landing = Landing(buffers, request.start, request.end, request.members)
+            data = self._data[request.start : request.end]
             if request.size <= INLINE_BYTES:
-                self._land(landing)
+                landing.land(data)
             else:
-                await run_in_thread(self._land, landing)
-
-    def _land(self, landing: Landing) -> None:
-        landing.buffers.report(landing.feed(self._data[landing.position : landing.end]))
+                await run_in_thread(landing.land, data)
 
     def map(self) -> memoryview | None:
         copy = np.empty(len(self._data), np.uint8).data

@@ -11,7 +11,7 @@ from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.fsspec.driver import Driver
 from asyncckpt.storage.landing import Buffers, Landing
-from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.retry import Retries
 
 _CONCURRENCY = 8
 
@@ -25,14 +25,14 @@ class FsspecReader(ObjectReader):
         path: str,
         info: ObjectInfo,
         *,
-        policy: RetryPolicy,
+        retries: Retries,
         stat: Callable[[str], Awaitable[ObjectInfo]],
     ) -> None:
         self.info = info
         self.first = b""
         self._driver = driver
         self._path = path
-        self._policy = policy
+        self._retries = retries
         self._stat = stat
         self._what = f"read of {info.key!r}"
 
@@ -55,16 +55,13 @@ class FsspecReader(ObjectReader):
         await self._refuse_changed()
 
     async def _fetch(self, landing: Landing) -> None:
-        data = await retrying(
-            lambda: self._cat(landing.position, landing.end),
-            policy=self._policy,
-            describe=self._what,
-            size_bytes=landing.missing,
+        data = await self._retries.run(
+            lambda: self._cat(landing.position, landing.end), self._what, size_bytes=landing.missing
         )
         if len(data) <= INLINE_BYTES:
-            _land(landing, data)
+            landing.land(data)
         else:
-            await self._driver.threads.run(_land, landing, data)
+            await self._driver.threads.run(landing.land, data)
 
     async def _cat(self, start: int, end: int) -> bytes:
         try:
@@ -88,7 +85,3 @@ class FsspecReader(ObjectReader):
         return ObjectChangedError(
             f"{self.info.key!r} was replaced or deleted while it was read; open it again"
         )
-
-
-def _land(landing: Landing, data: bytes) -> None:
-    landing.buffers.report(landing.feed(data))

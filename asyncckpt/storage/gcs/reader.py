@@ -12,9 +12,9 @@ from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.gcs.client import GcsClient
 from asyncckpt.storage.gcs.errors import answer_error
-from asyncckpt.storage.http.status import odd_answer
+from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.landing import Buffers, Landing
-from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.retry import Retries
 
 _CONCURRENCY = 8
 _REFUSED_PINS = (404, 412, 416)
@@ -35,14 +35,14 @@ class GcsReader(ObjectReader):
         info: ObjectInfo,
         first: bytes,
         *,
-        policy: RetryPolicy,
+        retries: Retries,
         threads: WorkerThreads,
     ) -> None:
         self.info = info
         self.first = first
         self._client = client
         self._name = name
-        self._policy = policy
+        self._retries = retries
         self._threads = threads
         self._what = f"read of {info.key!r}"
 
@@ -57,12 +57,7 @@ class GcsReader(ObjectReader):
         await fan_out(self._fetch, buffers.landings(requests), limit=_CONCURRENCY)
 
     async def _fetch(self, landing: Landing) -> None:
-        await retrying(
-            lambda: self._attempt(landing),
-            policy=self._policy,
-            describe=self._what,
-            size_bytes=landing.missing,
-        )
+        await self._retries.run(lambda: self._attempt(landing), self._what, size_bytes=landing.missing)
 
     async def _attempt(self, landing: Landing) -> None:
         """Fetch what is still missing: an attempt goes on where the last one broke off."""

@@ -16,7 +16,6 @@ from asyncckpt._aio import run_in_thread, run_shielded
 from asyncckpt.errors import (
     AsyncCkptError,
     ObjectExistsError,
-    ObjectNotFoundError,
     OutcomeUnknownError,
     RangeError,
     StorageError,
@@ -29,18 +28,21 @@ from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.gcs.client import Answer, GcsClient
 from asyncckpt.storage.gcs.errors import NotSentError
 from asyncckpt.storage.gcs.resources import CONTENT_TYPE, encode_crc32c, info_of, resource
-from asyncckpt.storage.http.status import OddAnswerError, odd_answer
+from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.parts import PartLedger
-from asyncckpt.storage.retry import RETRYABLE, RetryPolicy, retrying
+from asyncckpt.storage.retry import Retries
+from asyncckpt.storage.settle import LostWrite
 
 QUANTUM = 256 * 1024
 """The granularity of a session: every chunk but the last is a multiple of it."""
-UNTOLD: tuple[type[Exception], ...] = (*RETRYABLE, OddAnswerError)
-"""After these a request that was sent may have had its effect."""
 _GONE = (404, 410)
 # 499 is Google's "cancelled by the client"; a session that is over or unknown needs no deletion.
 _DELETED = (200, 204, 400, 499, *_GONE)
 _log = logging.getLogger(__name__)
+
+
+class SessionGoneError(StorageError):
+    """The session is over, or unknown: it was deleted, or the object has been completed."""
 
 
 class ResumableSession:
@@ -104,7 +106,7 @@ def persisted_bytes(answer: Answer) -> int:
 
 
 class GcsWriter(ObjectWriter):
-    """Parts in order through one session. `stat` looks at the object, to see whose it is."""
+    """Parts in order through one session. `stat` looks at the object, to see whose it is; `discard` removes it."""
 
     concurrency = 1
 
@@ -117,7 +119,7 @@ class GcsWriter(ObjectWriter):
         part_bytes: int,
         exclusive: bool,
         write_id: str,
-        policy: RetryPolicy,
+        retries: Retries,
         stat: Callable[[str], Awaitable[ObjectInfo]],
         discard: Callable[[ObjectInfo], Awaitable[None]],
     ) -> None:
@@ -127,9 +129,11 @@ class GcsWriter(ObjectWriter):
         self._key = key
         self._name = name
         self._exclusive = exclusive
-        self._policy = policy
-        self._stat = stat
+        self._retries = retries
         self._discard = discard
+        self._lost_write = LostWrite(
+            lambda: stat(key), what=f"write of {key!r}", write_id=write_id, doubtful=(SessionGoneError,)
+        )
         self._ledger = PartLedger(key, self.part_bytes)
         self._what = f"upload of {key!r}"
         self._session: ResumableSession | None = None
@@ -155,10 +159,10 @@ class GcsWriter(ObjectWriter):
             )
 
         async def attempt() -> None:
-            await run_shielded(initiate(), timeout=self._policy.attempt_timeout)
+            await run_shielded(initiate(), timeout=self._retries.policy.attempt_timeout)
 
         try:
-            await retrying(attempt, policy=self._policy, describe=self._what)
+            await self._retries.run(attempt, self._what)
         except ObjectExistsError:
             raise ObjectExistsError(f"{self._key!r} exists already") from None
         except BaseException:
@@ -181,7 +185,7 @@ class GcsWriter(ObjectWriter):
         if session is None:
             return
         try:
-            await retrying(session.delete, policy=self._policy, describe=self._what)
+            await self._retries.run(session.delete, self._what)
         except StorageError as error:
             _log.warning("%s: its session could not be deleted: %s", self._what, error)
 
@@ -230,7 +234,7 @@ class GcsWriter(ObjectWriter):
                 done = advanced
             self._uncertain = False
 
-        await retrying(attempt, policy=self._policy, describe=self._what, size_bytes=size)
+        await self._retries.run(attempt, self._what, size_bytes=size)
         self._position = begin + size
 
     async def _progress_since(self, begin: int, size: int) -> int:
@@ -257,21 +261,24 @@ class GcsWriter(ObjectWriter):
     async def commit(self) -> ObjectInfo:
         """Send the last bytes, with the checksum of all. Raises ObjectExistsError, OutcomeUnknownError."""
         total = self._ledger.total()
+        finish = self._lost_write.observe(lambda: self._finish(total))
         try:
-            info = await retrying(
-                lambda: self._finish(total), policy=self._policy, describe=f"commit of {self._key!r}"
+            info = await self._lost_write.settle(
+                lambda: self._retries.run(finish, f"commit of {self._key!r}")
             )
-        except UNTOLD as error:
-            if not self._uncertain:
-                raise
-            info = await self._last_look(error)
+        except SessionGoneError as error:
+            raise OutcomeUnknownError(
+                f"{self._what}: its session is gone and the object is not ours (write id {self.write_id}); "
+                "look for an object with that write id before you write again",
+                write_id=self.write_id,
+            ) from error
         self._session = None
         return info
 
     async def _finish(self, total: int) -> ObjectInfo:
         done = 0
         if self._uncertain:
-            settled = await self._own_object()
+            settled = await self._lost_write.own_object()
             if settled is not None:
                 return settled
             answer = await self._open_session().query(total)
@@ -293,18 +300,9 @@ class GcsWriter(ObjectWriter):
             return await self._checked(answer)
         if answer.status == 308:
             raise UnavailableError(f"{self._what}: the session wants more than the last bytes")
-        if answer.status != 412 and answer.status not in _GONE:
-            raise answer.error(self._what)
-        settled = await self._own_object()
-        if settled is not None:
-            return settled
-        if answer.status == 412:
-            raise ObjectExistsError(f"{self._key!r} exists already")
-        raise OutcomeUnknownError(
-            f"{self._what}: its session is gone and the object is not ours (write id {self.write_id}); "
-            "look for an object with that write id before you write again",
-            write_id=self.write_id,
-        )
+        if answer.status in _GONE:
+            raise SessionGoneError(f"{self._what}: its session is gone (HTTP {answer.status})")
+        raise answer.error(self._what)
 
     async def _checked(self, answer: Answer) -> ObjectInfo:
         """The object that was made, if it is what was sent; else it is removed again."""
@@ -319,37 +317,6 @@ class GcsWriter(ObjectWriter):
             f"{self._what} was damaged on its way: crc32c {found} and {info.size} bytes arrived, "
             f"crc32c {sent} and {self._ledger.total()} bytes were sent; it was removed, save again"
         )
-
-    async def _own_object(self) -> ObjectInfo | None:
-        try:
-            info = await self._stat(self._key)
-        except ObjectNotFoundError:
-            return None
-        return info if info.write_id == self.write_id else None
-
-    async def _last_look(self, error: Exception) -> ObjectInfo:
-        """After the last attempt: ours, or not there, or nobody knows."""
-        return await settle_lost_write(self._own_object, error, key=self._key, write_id=self.write_id)
-
-
-async def settle_lost_write(
-    own_object: Callable[[], Awaitable[ObjectInfo | None]], error: Exception, *, key: str, write_id: str
-) -> ObjectInfo:
-    """What became of a write whose last answer was `error`: raises it when the object is not ours.
-
-    Raises OutcomeUnknownError when the store does not say.
-    """
-    try:
-        settled = await own_object()
-    except StorageError as silence:
-        raise OutcomeUnknownError(
-            f"the storage did not say whether {key!r} was written (write id {write_id}); "
-            "look for an object with that write id before you write again",
-            write_id=write_id,
-        ) from silence
-    if settled is None:
-        raise error
-    return settled
 
 
 async def crc32c_off_loop(views: Sequence[Buffer]) -> int:

@@ -29,8 +29,13 @@ from asyncckpt.storage.http.connections import (
     set_kernel_timeouts,
 )
 from asyncckpt.storage.http.errors import connect_error, talk_error
-from asyncckpt.storage.http.messages import SLICE_BYTES, HttpAnswer, HttpRequest, Receiver
-from asyncckpt.storage.http.status import MAX_ERROR_BODY_BYTES
+from asyncckpt.storage.http.messages import (
+    MAX_ERROR_BODY_BYTES,
+    SLICE_BYTES,
+    HttpAnswer,
+    HttpRequest,
+    Receiver,
+)
 
 SENT_SLICE_BYTES = 8 * 1024 * 1024
 """What one call sends."""

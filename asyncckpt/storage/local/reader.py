@@ -17,7 +17,7 @@ from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.landing import Buffers
 from asyncckpt.storage.local.errors import storage_errors
-from asyncckpt.storage.local.objects import info_of, open_descriptor, version_of
+from asyncckpt.storage.local.objects import info_of, open_descriptor, version_of, write_id_of
 from asyncckpt.storage.local.vectors import batches, rest
 
 _PIECE_BYTES = 16 * 1024 * 1024
@@ -65,7 +65,7 @@ class LocalReader(ObjectReader):
     def _open(self, first_bytes: int) -> None:
         with storage_errors(self._key):
             self._descriptor, found = open_descriptor(self._root, self._key, follow_link=self._follow_link)
-            self.info: ObjectInfo = info_of(self._key, found)
+            self.info: ObjectInfo = info_of(self._key, found, write_id_of(self._descriptor))
             buffer = bytearray(min(first_bytes, found.st_size))
             if buffer:
                 self._read(0, [memoryview(buffer)], threading.Event())
