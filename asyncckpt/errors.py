@@ -14,6 +14,7 @@
     │   ├── StorageTimeoutError      (TimeoutError)        try later
     │   ├── UnavailableError         (ConnectionError)     try later, or fix the endpoint
     │   ├── OutcomeUnknownError                            look whether the write id arrived
+    │   ├── DeleteFailuresError                            delete those that it names again
     │   ├── UnsupportedOperationError                      this storage can't promise that
     │   └── InvalidKeyError          (ValueError)          fix the key
     ├── FormatError                  (ValueError)  the bytes are not what they should be
@@ -121,6 +122,14 @@ class OutcomeUnknownError(StorageError):
     def __init__(self, message: str, *, write_id: str) -> None:
         super().__init__(message)
         self.write_id = write_id
+
+
+class DeleteFailuresError(StorageError):
+    """Some of many objects could not be deleted; `failures` has the error of each, by its key."""
+
+    def __init__(self, message: str, *, failures: dict[str, StorageError]) -> None:
+        super().__init__(message)
+        self.failures = failures
 
 
 class UnsupportedOperationError(StorageError):

@@ -16,7 +16,6 @@ from asyncckpt.errors import (
     CheckpointNotFoundError,
     ObjectChangedError,
     ObjectNotFoundError,
-    UnsupportedOperationError,
 )
 from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
@@ -99,12 +98,10 @@ class _Copier:
     async def write(self, index: int) -> None:
         start = index * self._writer.part_bytes
         end = min(self._change.size, start + self._writer.part_bytes)
-        if self._change.kept_start <= start and end <= self._change.kept_end:
-            try:
-                await self._writer.copy_part(index, self._location.key, start, end)
-                return
-            except UnsupportedOperationError:
-                pass  # then it goes through this process
+        only_kept = self._change.kept_start <= start and end <= self._change.kept_end
+        if only_kept and self._location.storage.capabilities.server_copy:
+            await self._writer.copy_part(index, self._location.key, start, end)
+            return
         await self._writer.write_part(index, await self._bytes(start, end))
 
     async def _bytes(self, start: int, end: int) -> list[Buffer]:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from asyncckpt.errors import RangeError
-from asyncckpt.model.checksums import Buffer
-
-
-def total_bytes(views: Sequence[Buffer]) -> int:
-    """The bytes in all the views together."""
-    return sum(memoryview(view).nbytes for view in views)
 
 
 class PartLedger:

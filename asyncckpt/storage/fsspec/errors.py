@@ -21,8 +21,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.clean_logs import logs_without
-from asyncckpt.storage.http.status import error_for_status
+from asyncckpt.storage.fsspec.clean_logs import logs_without
+from asyncckpt.storage.http.errors import error_for_status
 from asyncckpt.storage.urls import Secrets
 
 T = TypeVar("T")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncckpt.errors import StorageError
-from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import MergedRange
 
 MIB = 1024 * 1024
@@ -38,23 +37,6 @@ def plan_parts(size: int | None, part_bytes: int | None = None) -> int:
     needed = -(-(size or 0) // MAX_PARTS)
     needed = -(-needed // MIB) * MIB
     return min(max(part_bytes, needed, MIN_PART_BYTES), MAX_PART_BYTES)
-
-
-def cut_views(views: Iterable[Buffer], part_bytes: int) -> Iterator[list[memoryview]]:
-    """The bytes of the views, one after another, in parts of one size but for the last; nothing is copied."""
-    part: list[memoryview] = []
-    room = part_bytes
-    for buffer in views:
-        view = memoryview(buffer).cast("B")
-        while view.nbytes:
-            part.append(view[:room])
-            room -= part[-1].nbytes
-            view = view[part[-1].nbytes :]
-            if not room:
-                yield part
-                part, room = [], part_bytes
-    if part:
-        yield part
 
 
 @dataclass(frozen=True, slots=True)

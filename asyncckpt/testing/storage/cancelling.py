@@ -18,7 +18,7 @@ from asyncckpt.testing.storage.reading import call
 from asyncckpt.testing.storage.wrappers import CountingStorage
 
 _OLD = b"the old object"
-_LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list")
+_LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list", "list_pages")
 
 each_way = pytest.mark.parametrize(("how", "times"), WAYS)
 
@@ -117,7 +117,10 @@ class CancellingContract(StorageMedium):
         assert await storage.read("key") == _OLD
 
     @each_way
-    async def test_cancelled_delete(self, storage: ICheckpointStorage, how: CancelBy, times: int) -> None:
+    @pytest.mark.parametrize("method", ["delete", "delete_many"])
+    async def test_cancelled_delete(
+        self, storage: ICheckpointStorage, method: str, how: CancelBy, times: int
+    ) -> None:
         await self.raw_put("key", _OLD)
         await self.raw_put("other", _OLD)
 
@@ -128,7 +131,7 @@ class CancellingContract(StorageMedium):
             await self.raw_put("key", _OLD)
 
         await self.cancel_everywhere(
-            lambda token: storage.delete("key", cancellation=token), check, how=how, times=times
+            lambda token: call(storage, method, "key", token), check, how=how, times=times
         )
 
     @pytest.mark.parametrize("parts", [0, 2])

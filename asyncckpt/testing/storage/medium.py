@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 import pytest_asyncio
@@ -31,15 +32,19 @@ class StorageMedium(ABC):
 
     part_bytes = 1000
     """The smallest part that the storage takes (5 MiB on S3)."""
-    stores_write_ids = True
-    """Whether `stat` tells the write id."""
+    skips: ClassVar[Mapping[str, str]] = {}
+    """What the storage does not have, each with the reason: capabilities, "map" (of a reader) and "store_time" (of a
+    page). Tests of these are skipped, and what is missing without being declared here fails."""
     exhaustive = True
     """Cancel at every suspension; False for slow servers: the first 40, then a sample."""
     sweep_seed = 20250907
     many_keys = 1005
     """How many keys the test of paging makes."""
 
-    pytestmark = pytest.mark.asyncio
+    pytestmark: ClassVar = [
+        pytest.mark.asyncio,
+        pytest.mark.filterwarnings("ignore::asyncckpt.storage.NotAtomicWarning"),
+    ]
 
     @abstractmethod
     async def make_storage(self) -> ICheckpointStorage:
@@ -62,6 +67,12 @@ class StorageMedium(ABC):
         """The storage of one test, closed at its end."""
         async with await self.make_storage() as storage:
             yield storage
+
+    def require(self, name: str, has: object) -> None:
+        """Skip the test when the storage does not have what it is about, which must have been declared."""
+        if not has:
+            assert name in self.skips, f"declare in `skips` that the storage has no {name}, and why"
+            pytest.skip(f"no {name}: {self.skips[name]}")
 
     async def assert_medium(self, expected: dict[str, bytes]) -> None:
         """The medium holds these objects and nothing else, finished or not."""
