@@ -133,8 +133,10 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
 def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
     """The numbers of the tensors as the `safetensors` package orders their data."""
     table = TensorTable.of(tensors)
-    keys = [(_RANKS[dtype], name) for dtype, name in zip(table.dtypes, table.names, strict=True)]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+    groups: dict[str, list[int]] = {dtype: [] for dtype in sorted(set(table.dtypes), key=_RANKS.__getitem__)}
+    for number, dtype in enumerate(table.dtypes):
+        groups[dtype].append(number)
+    return [number for group in groups.values() for number in sorted(group, key=table.names.__getitem__)]
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
