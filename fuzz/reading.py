@@ -32,7 +32,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
             continue
         arrays[stored.name] = to_array(stored, view)
     tree = flat_tree(list(arrays)) if index.tree is None else index.tree
-    rebuild(tree, arrays, leaves="numpy", partial=True)
+    rebuild(tree, arrays, framework="numpy", partial=True)
     return index
 
 

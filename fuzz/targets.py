@@ -146,8 +146,8 @@ def _structure(data: bytes) -> None:
     names = tree_names(structure)
     arrays = {name: np.zeros((2,), np.float32) for name in names}
     payloads = {name: np.zeros((2,), np.uint8) for name in payload_names(structure)}
-    rebuild(structure, arrays | payloads, leaves="numpy")
-    rebuild(structure, payloads, leaves="numpy", partial=True)
+    rebuild(structure, arrays | payloads, framework="numpy")
+    rebuild(structure, payloads, framework="numpy", partial=True)
     list(tree_values(structure))
     rebuild(flat_tree(names), arrays)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asyncckpt._aio import WorkerThreads, gc_paused
+from asyncckpt._aio import ByteBudget, WorkerThreads, gc_paused
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import MismatchError
@@ -20,17 +20,22 @@ from asyncckpt.model.metadata import TensorMetadata
 from asyncckpt.model.state.prune import prune
 from asyncckpt.model.state.tree import check_tree, with_values
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
-from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.location import Location, StorageOptions, resolve, with_options
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
+    Meter,
+    Operation,
     let_go,
     reporting_retries_to,
 )
 from asyncckpt.operations.save import choose_format
-from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.writing.commit import writing
+from asyncckpt.operations.writing.session import Destination
 from asyncckpt.operations.writing.source import TensorSource
+from asyncckpt.operations.writing.staging.stage import Staged
+from asyncckpt.operations.writing.staging.stager import HandedOver
 from asyncckpt.progress import ProgressCallback, ProgressReporter
 
 
@@ -54,35 +59,29 @@ async def convert(
     target: Location,
     *,
     to: str | ICheckpointFormat | None = None,
-    source_format: str | ICheckpointFormat | None = None,
     allow_loss: bool = False,
     overwrite: bool = False,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
-    source_options: StorageOptions | None = None,
 ) -> ConvertReport:
     """Write a checkpoint again in another format, or on another storage; every byte is verified on the way.
 
     `to` is a name or a format; None means by the target's extension. What the target can't hold is an error that
     lists all of it, unless `allow_loss`: then it is left out and reported. That the source is encrypted or signed and
-    the target is not counts as such a loss. `source_options` are those of the source's storage where they are not
-    `storage_options`.
+    the target is not counts as such a loss. `storage_options` hold for both; give one that needs others, or a format
+    that its bytes do not tell, as `asyncckpt.at(location, storage_options=…, format=…)`.
 
     Raises InvalidArgumentError, NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and
     StorageError subclasses, OperationCancelledError.
     """
-    with ProgressReporter(progress) as report, reporting_retries_to(report):
+    target, target_options, to = with_options(target, storage_options, to)
+    with ProgressReporter(progress) as report, reporting_retries_to(meter := Meter(report)):
         async with (
             cancel_scope(cancellation) as scope,
-            open_checkpoint(
-                source,
-                format=source_format,
-                memory_bytes=memory_bytes,
-                storage_options=source_options if source_options is not None else storage_options,
-            ) as checkpoint,
-            resolve(target, storage_options, writing=True) as location,
+            open_checkpoint(source, memory_bytes=memory_bytes, storage_options=storage_options) as checkpoint,
+            resolve(target, target_options, writing=True) as location,
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
             chosen = await threads.run(choose_format, to, location.name)
@@ -91,25 +90,19 @@ async def convert(
             content, numbers, losses = await threads.run(
                 gc_paused()(_content), checkpoint, chosen, allow_loss, inlined
             )
-            written = await write_content(
-                content,
-                CheckpointSource(checkpoint, numbers),
-                location,
-                chosen,
-                threads=threads,
-                memory_bytes=memory_bytes,
-                overwrite=overwrite,
-                report=report,
-                scope=scope,
-            )
+            tensors = len(content.tensors) - len(checkpoint.payloads.keys() - inlined.keys())
+            staged = Staged(content, HandedOver(CheckpointSource(checkpoint, numbers)), tensors)
+            operation = Operation(threads, ByteBudget(memory_bytes), scope, meter)
+            async with writing(staged, Destination(location, chosen, overwrite), operation) as written:
+                committed = await written.commit()
             await let_go(threads, content.tree)
             return ConvertReport(
-                key=written.info.key,
+                key=committed.info.key,
                 source_format=checkpoint.format,
                 source_version=checkpoint.version,
                 format=chosen.name,
-                tensors=len(content.tensors) - len(checkpoint.payloads.keys() - inlined.keys()),
-                size=written.size,
+                tensors=tensors,
+                size=committed.size,
                 losses=tuple(losses),
                 warnings=checkpoint.warnings,
             )
