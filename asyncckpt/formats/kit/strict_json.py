@@ -67,6 +67,12 @@ def _pieces_of(container: Json) -> Iterator[str | _Heavy | JsonText]:
     """The text of a heavy container: light children together, heavy ones as they are."""
     is_object = isinstance(container, dict)
     separator, end = "{}" if is_object else "[]"
+    if not is_object and _SCALARS.issuperset(map(type, container)):
+        for start in range(0, len(container), _BATCH):
+            yield separator + _dumps(container[start : start + _BATCH])[1:-1]
+            separator = ","
+        yield end
+        return
     batch: list[tuple[str | None, Json]] = []
     total = 0
     for key, value in container.items() if is_object else ((None, item) for item in container):
@@ -116,7 +122,12 @@ def _weight(value: Json) -> int:
             count += len(node)
             # A long list is not looked into: it is heavy whatever is in it.
             if count <= _BATCH:
-                stack += [child for child in node if type(child) not in _SCALARS]
+                for child in node:
+                    if type(child) not in _SCALARS:
+                        light = _light_weight(child)
+                        count += light - 1 if light else 0
+                        if not light:
+                            stack.append(child)
         elif type(node) is JsonText:
             return _BATCH + 1
     return count

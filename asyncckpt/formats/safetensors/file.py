@@ -18,16 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii
-from operator import itemgetter
-
-import numpy as np
 
 from asyncckpt.errors import (
     LayoutError,
     LimitExceededError,
     TruncatedError,
-    UnsupportedDtypeError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_U64, is_unicode
@@ -44,43 +39,15 @@ from asyncckpt.formats.kit.index import (
 from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.formats.kit.table import StoredTable
+from asyncckpt.formats.safetensors.entries import TAGS, decode_entries, encode_entries, file_order
 from asyncckpt.model.checksums import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, byte_size
-from asyncckpt.model.tensors import TensorTable, lay_out_sizes, sizes_column
+from asyncckpt.model.metadata import CheckpointMetadata, Json
+from asyncckpt.model.tensors import TensorTable
 
 MAX_HEADER_BYTES = 100_000_000
-MAX_RANK = 64
 ALIGNMENT = 64
 FIRST_READ_BYTES = 128 * 1024
 METADATA_KEY = "__metadata__"
-
-_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-}
-"""In the package's own order, which is also the order of the data, backwards."""
-_TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
-_RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
-_ENTRY = itemgetter("dtype", "shape", "data_offsets")
-_INTEGERS = frozenset({int})
-_PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +97,6 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
     return header.plan(name, payloads, size=end, chunking=chunking)
 
 
-def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
-    """The numbers of the tensors as the `safetensors` package orders their data."""
-    table = TensorTable.of(tensors)
-    keys = [(_RANKS[dtype], name) for dtype, name in zip(table.dtypes, table.names, strict=True)]
-    return sorted(range(len(keys)), key=keys.__getitem__)
-
-
 # -- encode ----------------------------------------------------------------------------------------------------
 
 
@@ -144,23 +104,7 @@ def _split_header(metadata: CheckpointMetadata, listed: TensorTable) -> tuple[by
     """The JSON text before and after the block, which is the last entry of the first member."""
     plain = {**_plain_entries(metadata), BLOCK_KEY: ""}
     before = f'{{"{METADATA_KEY}":{dump_json(plain)}'.removesuffix('"}')
-    kinds = list(zip(listed.dtypes, listed.shapes, strict=True))
-    # Of very many tensors most are alike.
-    texts = {
-        (dtype, shape): f'"dtype":"{_TAGS[dtype]}","shape":[{",".join(map(str, shape))}]'
-        for dtype, shape in set(kinds)
-    }
-    starts, _ = lay_out_sizes(listed.sizes, 0, 1)
-    columns = zip(
-        map(encode_basestring_ascii, listed.names),
-        kinds,
-        starts.tolist(),
-        (starts + listed.sizes).tolist(),
-        strict=True,
-    )
-    entries = ",".join(
-        [f'{name}:{{{texts[kind]},"data_offsets":[{start},{end}]}}' for name, kind, start, end in columns]
-    )
+    entries = encode_entries(listed)
     after = f'"}},{entries}}}' if entries else '"}}'
     return before.encode("ascii"), after.encode("ascii")
 
@@ -207,7 +151,7 @@ def parse_header(
     if not isinstance(members, dict):
         raise LayoutError("the header is not an object")
     metadata = _string_pairs(members.pop(METADATA_KEY, None))
-    stored, data_bytes = _decode_entries(members, len(raw), number)
+    stored, data_bytes = decode_entries(members, len(raw), number)
     if size is not None and len(raw) + data_bytes > size:
         raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
     if size is not None and len(raw) + data_bytes < size:
@@ -251,94 +195,6 @@ def _string_pairs(value: Json) -> dict[str, str]:
     return value
 
 
-def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[StoredTable, int]:
-    """The tensors by position; each must begin where the one before it ends. Empties `members`."""
-    table = _decode_columns(members, data_start)
-    if table is None:
-        # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
-        table = TensorTable.of([_decode_entry(name, members.pop(name), data_start) for name in list(members)])
-    order = np.lexsort((table.sizes, table.offsets))
-    if (np.diff(order) < 0).any():
-        table = table.take(order.tolist())
-    expected, end = lay_out_sizes(table.sizes, data_start, 1)
-    wrong = np.flatnonzero(table.offsets != expected)
-    if len(wrong):
-        name = table.names[wrong[0]]
-        found, position = int(table.offsets[wrong[0]]), int(expected[wrong[0]])
-        kind = "overlaps the one before it" if found < position else "leaves a hole before it"
-        raise LayoutError(
-            f"tensor {name!r} {kind}: it begins at {found - data_start} of the data, "
-            f"not at {position - data_start}"
-        )
-    return StoredTable(table, table.offsets, file), end - data_start
-
-
-def _decode_columns(members: dict[str, Json], data_start: int) -> TensorTable | None:
-    """The tensors, where every entry is what it should be. Empties `members`."""
-    names = list(members)
-    try:
-        tags, shapes, places = zip(*map(_ENTRY, members.values()), strict=True) if members else [()] * 3
-        starts, ends = zip(*places, strict=True) if members else [()] * 2
-        kinds = list(zip(tags, map(tuple, shapes), strict=True))
-        distinct = {kind: kind[1] for kind in kinds}
-        dtypes = {tag: _DTYPES[tag] for tag in set(tags)}
-    except (KeyError, TypeError, ValueError):
-        return None
-    if not _INTEGERS.issuperset(map(type, (*starts, *ends))) or not all(map(is_unicode, names)):
-        return None
-    for shape in distinct.values():
-        if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-            return None
-    sizes = {kind: byte_size(dtypes[kind[0]], kind[1]) for kind in distinct}
-    found = [sizes[kind] for kind in kinds]
-    if min(starts, default=0) < 0 or max(ends, default=0) >= 1 << 62:
-        return None
-    if [start + size for start, size in zip(starts, found, strict=True)] != list(ends):
-        return None
-    members.clear()
-    return TensorTable(
-        names,
-        [dtypes[tag] for tag, _ in kinds],
-        [distinct[kind] for kind in kinds],
-        sizes_column(found),
-        np.array(starts, np.int64) + data_start,
-    )
-
-
-def _decode_entry(name: str, entry: Json, data_start: int) -> TensorMetadata:
-    if not is_unicode(name):
-        raise LayoutError(f"a tensor has the name {name[:80]!a}, which is no Unicode")
-    try:
-        tag, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-    except (TypeError, KeyError, ValueError):
-        raise LayoutError(f"tensor {name!r} lacks its dtype, shape or two data_offsets") from None
-    if type(shape) is not list or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-        raise LayoutError(f"tensor {name!r} has the shape {str(shape)[:80]}")
-    if len(shape) > MAX_RANK:
-        raise LimitExceededError(f"tensor {name!r} has {len(shape)} dimensions, at most {MAX_RANK} are read")
-    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
-        raise LayoutError(f"tensor {name!r} has the data_offsets [{str(start)[:40]}, {str(end)[:40]}]")
-    offset = data_start + start
-    tensor = TensorMetadata(name, _decode_dtype(name, tag), tuple(shape), offset)
-    if tensor.size != end - start:
-        raise LayoutError(
-            f"tensor {name!r} of shape {shape} and dtype {tag} has {tensor.size} bytes, "
-            f"the file says {end - start}"
-        )
-    return tensor
-
-
-def _decode_dtype(name: str, tag: Json) -> str:
-    dtype = _DTYPES.get(tag) if isinstance(tag, str) else None
-    if dtype is not None:
-        return dtype
-    if isinstance(tag, str) and tag in _PACKED:
-        raise UnsupportedDtypeError(
-            f"tensor {name!r} is {tag}, packed in {_PACKED[tag]} bits an item, which no array here can hold"
-        )
-    raise UnsupportedDtypeError(f"tensor {name!r} has the unknown dtype {str(tag)[:40]!r}")
-
-
 # -- the class -------------------------------------------------------------------------------------------------
 
 
@@ -347,7 +203,7 @@ class SafetensorsFormat(ICheckpointFormat):
 
     name = "safetensors"
     extensions = (".safetensors",)
-    dtypes = frozenset(_TAGS)
+    dtypes = frozenset(TAGS)
 
     def losses(self, content: Content) -> list[str]:
         return super().losses(content) + name_losses(content)

@@ -44,10 +44,10 @@ from asyncckpt.formats.kit.index import (
 )
 from asyncckpt.formats.kit.plan import Content, FilePlan
 from asyncckpt.formats.kit.strict_json import load_json
+from asyncckpt.formats.safetensors.entries import file_order
 from asyncckpt.formats.safetensors.file import (
     Header,
     SafetensorsFormat,
-    file_order,
     name_losses,
     parse_header,
     plan_file_of,

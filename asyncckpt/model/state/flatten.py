@@ -81,28 +81,28 @@ def flatten(state: Any, *, registry: LeafRegistry = LEAVES, payloads: bool = Tru
     UnsupportedStateError, with the path, for what can't be stored.
     """
     walked = walk_state(state, registry=registry, payloads=payloads)
-    arrays: dict[Hashable, np.ndarray] = {}
-    tied: dict[Hashable, list[Leaf]] = {}
+    first: dict[Hashable, Leaf] = {}
+    arrays: list[np.ndarray] = []
+    tied: list[tuple[Leaf, Leaf]] = []
     for place in walked.places:
         # Before ties are looked for: what can't be stored may share its memory with what can.
         array = _array_of(place)
-        key = tie_key(place)
-        if key not in tied:
-            arrays[key] = array
-            tied[key] = []
-        tied[key].append(place)
-    tensors: dict[str, np.ndarray] = {}
-    kinds: dict[str, str] = {}
+        known = first.setdefault(tie_key(place), place)
+        if known is place:
+            arrays.append(array)
+        else:
+            tied.append((place, known))
     # Payloads come last, so that none of them takes a tensor's name.
-    names = iter(
-        _distinct([group[0].name for group in tied.values()] + [place.name for place in walked.payloads])
-    )
-    for (key, group), name in zip(tied.items(), names, strict=False):
-        tensors[name] = arrays[key]
-        kinds[name] = group[0].adapter.kind
-        for place in group:
-            place.node["t"] = name
-    return FlatState(tensors, walked.tree, kinds, _named_payloads(walked.payloads, names))
+    names = _distinct([place.name for place in first.values()] + [place.name for place in walked.payloads])
+    kinds: dict[str, str] = {}
+    for place, name in zip(first.values(), names, strict=False):
+        kinds[name] = place.adapter.kind
+        place.node["t"] = name
+    for place, known in tied:
+        place.node["t"] = known.node["t"]
+    tensors = dict(zip(names, arrays, strict=False))
+    payload_names = iter(names[len(arrays) :])
+    return FlatState(tensors, walked.tree, kinds, _named_payloads(walked.payloads, payload_names))
 
 
 def _named_payloads(places: list[PayloadPlace], names: Iterator[str]) -> dict[str, np.ndarray]:
@@ -123,6 +123,8 @@ def tie_key(place: Leaf) -> Hashable:
 def _distinct(names: list[str]) -> list[str]:
     """The names, with a '#2', '#3' … that no other has after those that were there before."""
     natural = set(names)
+    if len(natural) == len(names):
+        return names
     used: set[str] = set()
     count: dict[str, int] = {}
     distinct = []
@@ -185,12 +187,21 @@ class _Walk:
         children, nodes, has_keys, name, path, around = frame
         depth = len(self._frames)
         for key, child in children:
+            # Of very many tensors this is most of the work, so what is common is done here, without a call.
+            simple = type(key) is str and key.isascii()
             if has_keys:
-                nodes.append(_encode_key(key, path))
-            if type(child) in PLAIN_TYPES and not is_payload(child):
+                nodes.append(key if simple else _encode_key(key, path))
+            kind = type(child)
+            if kind in PLAIN_TYPES and not is_payload(child):
                 nodes.append(encode_plain(child))
                 continue
-            nodes.append(self._visit(child, _joined(name, key), (*path, key), around))
+            joined = f"{name}.{key}" if simple and name is not None else _joined(name, key)
+            if kind is np.ndarray:
+                place = _leaf_place(child, joined, (*path, key), self._registry)
+                self._places.append(place)
+                nodes.append(place.node)
+                continue
+            nodes.append(self._visit(child, joined, (*path, key), around))
             if len(self._frames) > depth:
                 return False
         return True

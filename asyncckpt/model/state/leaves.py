@@ -85,13 +85,16 @@ class NumpyArrayLeaf:
         root = value.base
         if root is None or value.size == 0:
             return id(value)
-        view = _address(value), value.shape, value.strides, value.dtype
+        address, shape, strides, dtype = _address(value), value.shape, value.strides, value.dtype
         spans_root = (
             isinstance(root, np.ndarray)
             and root.base is None
-            and view == (_address(root), root.shape, root.strides, root.dtype)
+            and shape == root.shape
+            and strides == root.strides
+            and dtype == root.dtype
+            and address == _address(root)
         )
-        return id(root) if spans_root else view
+        return id(root) if spans_root else (address, shape, strides, dtype)
 
 
 def _address(array: np.ndarray) -> int:

@@ -13,10 +13,9 @@ from asyncckpt.errors import FormatError, LayoutError, LimitExceededError
 from asyncckpt.formats.sdnb.java_manifest import (
     ArrayRange,
     decode_manifest,
-    decode_modified_utf8,
     encode_manifest,
-    encode_modified_utf8,
 )
+from asyncckpt.formats.sdnb.modified_utf8 import decode_modified_utf8, encode_modified_utf8
 from tests.formats.attacks import GOLDEN, HOSTILE_NUMBERS, bit_flips, mutations, outcome, with_number
 from tests.java import JavaProgram, compile_program
 
