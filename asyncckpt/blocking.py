@@ -16,6 +16,8 @@ from asyncckpt.operations.save import save as _save
 from asyncckpt.operations.verify import VerifyReport
 from asyncckpt.operations.verify import verify as _verify
 
+__all__ = ["load", "save", "verify"]
+
 T = TypeVar("T")
 
 

@@ -35,6 +35,8 @@ from tests.servers.source import (
     choose_source,
 )
 
+pytestmark = pytest.mark.thorough
+
 
 def surroundings(*, endpoint: bool = False, on_path: bool = False, compose: bool = False) -> Surroundings:
     return Surroundings(

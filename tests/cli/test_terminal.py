@@ -21,6 +21,8 @@ from asyncckpt.progress import Phase, ProgressEvent
 from tests.cli.test_commands import s3_arguments
 from tests.servers import S3Bucket, Toxiproxy
 
+pytestmark = pytest.mark.thorough
+
 # A run in the background, as some CI systems start theirs, hands an ignored SIGINT down to its children.
 _INTERRUPTIBLE = """
 import signal, sys

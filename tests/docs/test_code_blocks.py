@@ -12,6 +12,8 @@ import asyncckpt
 from tests.docs.pages import PAGES, ROOT, blocks_of, links_of, run_page
 from tests.servers import GcsBucket, S3Bucket
 
+pytestmark = pytest.mark.thorough
+
 SERVERS = frozenset({"minio", "gcs"})
 WITH_CODE = [page for page in PAGES if blocks_of(page)]
 ON_SERVERS = [page for page in WITH_CODE if any(block.needs & SERVERS for block in blocks_of(page))]

@@ -14,6 +14,8 @@ from asyncckpt.testing.storage.contract import StorageContract
 from examples.custom_storage import SCHEMA, SqliteStorage
 from tests.guards import call_blocking
 
+pytestmark = pytest.mark.thorough
+
 
 class TestSqliteStorage(StorageContract):
     @pytest.fixture(autouse=True)

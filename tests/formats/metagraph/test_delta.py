@@ -131,6 +131,7 @@ def test_another_bundle_is_not_the_base() -> None:
         parsed(PLAIN, DELTA, {"base.mgb": forged})
 
 
+@pytest.mark.thorough
 def test_a_damaged_or_cut_base_is_noticed() -> None:
     for at in range(0, Opened.of(BASE).rows[3].end, 3):
         damaged = BASE[:at] + bytes([BASE[at] ^ 1]) + BASE[at + 1 :]

@@ -20,6 +20,8 @@ from asyncckpt.testing.storage.reading import METHODS
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 
+pytestmark = pytest.mark.thorough
+
 
 class SpoolFolder:
     """Gives every test a temp folder of its own, in which nothing may be left."""
