@@ -86,6 +86,17 @@ def test_every_page_is_in_the_index() -> None:
     assert [page for page in pages if f"({page})" not in index] == []
 
 
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(
+        r"`((?:formats|storage|operations|model|_aio|cli|testing)(?:/\w+)*|tests/[\w/]+\.py)`", text
+    )
+    assert len(named) > 12
+    for name in named:
+        path = ROOT / name if name.startswith("tests/") else ROOT / "asyncckpt" / name
+        assert path.exists() or path.with_suffix(".py").exists(), f"docs/architecture.md names {name}"
+
+
 def test_every_error_is_in_the_docs() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     errors = [name for name in asyncckpt.__all__ if name.endswith("Error")]
