@@ -58,7 +58,8 @@ from asyncckpt.operations.add_metadata import add_metadata
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.convert import ConvertReport, convert, migrate
 from asyncckpt.operations.diff import DiffReport, TensorChange, diff
-from asyncckpt.operations.load import LoadReport, load
+from asyncckpt.operations.load import LoadReport, load, load_with_report
+from asyncckpt.operations.location import LocationWithOptions, at
 from asyncckpt.operations.save import SaveResult, save
 from asyncckpt.operations.single_file import SingleFileLoader, SingleFileSaver
 from asyncckpt.operations.verify import Problem, VerifyReport, verify
@@ -98,6 +99,7 @@ __all__ = [
     "LimitExceededError",
     "LoadReport",
     "LocalStorage",
+    "LocationWithOptions",
     "MemoryStorage",
     "MetadataSerializer",
     "MismatchError",
@@ -139,12 +141,14 @@ __all__ = [
     "UnsupportedVersionError",
     "VerifyReport",
     "add_metadata",
+    "at",
     "blocking",
     "convert",
     "diff",
     "format_names",
     "get_format",
     "load",
+    "load_with_report",
     "migrate",
     "open_checkpoint",
     "open_storage",

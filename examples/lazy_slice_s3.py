@@ -24,7 +24,7 @@ async def main(root: str) -> None:
     async with asyncckpt.open_storage(root, storage_options=OPTIONS) as storage:
         location = (storage, "lazy/model.checkpoint")
         result = await asyncckpt.save(
-            state, location, overwrite=True, handover=True
+            state, location, overwrite=True, copy=False
         )  # nobody changes the arrays
         print(f"saved {result.size:,} bytes")
 

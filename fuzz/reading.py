@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from typing import TypeVar
 
-from asyncckpt.errors import FormatError, IncompleteCheckpointError, TruncatedError
+from asyncckpt.errors import FormatError, TruncatedError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
-from asyncckpt.formats.kit.index import Extent, FileInfo, Index, Need, parse_bytes
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.model.state.tree import flat_tree, rebuild
 from fuzz.files import Siblings, split
-
-R = TypeVar("R")
-
-
-def drive(steps: Generator[Need, memoryview, R], data: memoryview) -> R:
-    """`parse_bytes` for steps that return something else than an index."""
-    try:
-        need = next(steps)
-        while True:
-            if need.file:
-                need = steps.throw(IncompleteCheckpointError(f"file {need.file!r} is missing"))
-                continue
-            start = need.start if need.start >= 0 else max(0, len(data) + need.start)
-            need = steps.send(data[start : start + need.size])
-    except StopIteration as stop:
-        result: R = stop.value
-        return result
 
 
 def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
@@ -50,7 +32,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
             continue
         arrays[stored.name] = to_array(stored, view)
     tree = flat_tree(list(arrays)) if index.tree is None else index.tree
-    rebuild(tree, arrays, leaves="numpy", partial=True)
+    rebuild(tree, arrays, framework="numpy", partial=True)
     return index
 
 

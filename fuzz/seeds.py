@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncckpt.bundles import MetagraphFormat, base_bundle
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import FileInfo, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.formats.mlcp.set import MlcpSetFormat
 from asyncckpt.formats.mldf.format import MldfFormat

@@ -11,9 +11,10 @@ from asyncckpt.errors import CheckpointError, FormatError, MissingExtraError
 from asyncckpt.formats import registry
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.gptrs.format import GptrsCheckpointFormat, GptrsTensorsFormat
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.metadata_json import MetadataSerializer
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.kit.zip import ZipLimits, read_archive
 from asyncckpt.formats.metagraph.format import MetagraphFormat
@@ -36,7 +37,7 @@ from asyncckpt.formats.sdz.format import SdzFormat
 from asyncckpt.model.state.payloads import payload_names
 from asyncckpt.model.state.tree import flat_tree, rebuild, tree_names, tree_values
 from fuzz.files import split
-from fuzz.reading import drive, read_all
+from fuzz.reading import read_all
 
 EXPECTED = (FormatError, CheckpointError, MissingExtraError)
 KEY = bytes(range(32))
@@ -62,7 +63,7 @@ def _sdnb(data: bytes) -> None:
     count = len(split(data))
     read_all(SdnbFormat(), data, "model.sdnb" if count == 1 else f"model.shard0-of-{count}.sdnb")
     if count == 1:
-        change = drive(amend(FileInfo("model.sdnb", len(data)), {"note": "new"}), memoryview(data))
+        change = parse_bytes(amend(FileInfo("model.sdnb", len(data)), {"note": "new"}), memoryview(data))
         assert change.kept_start <= change.kept_end <= len(data)
         new = change.head + data[change.kept_start : change.kept_end] + change.tail
         index = read_all(SdnbFormat(), new, "model.sdnb")
@@ -80,7 +81,7 @@ def _sniff(data: bytes) -> None:
 
 
 def _zip_directory(data: bytes) -> None:
-    archive = drive(read_archive(FileInfo("a.sdz", len(data)), _SMALL_ZIP), memoryview(data))
+    archive = parse_bytes(read_archive(FileInfo("a.sdz", len(data)), _SMALL_ZIP), memoryview(data))
     for entry in archive.entries.values():
         assert 0 <= entry.data_offset <= entry.end <= archive.directory_offset <= len(data)
 
@@ -104,8 +105,8 @@ def _flatgraph(data: bytes) -> None:
 
 def _mldf_table(data: bytes) -> None:
     view = memoryview(data)
-    layout = drive(parse_layout(FileInfo("t.mldf", len(data))), view)
-    fields, _ = drive(parse_schema(layout), view)
+    layout = parse_bytes(parse_layout(FileInfo("t.mldf", len(data))), view)
+    fields, _ = parse_bytes(parse_schema(layout), view)
     header, width = layout.header, layout.row_bytes
     for sample in range(min(header.num_samples, _MOST_CELLS // max(1, len(fields)))):
         for number in visible(fields, layout.descriptors).values():
@@ -145,8 +146,8 @@ def _structure(data: bytes) -> None:
     names = tree_names(structure)
     arrays = {name: np.zeros((2,), np.float32) for name in names}
     payloads = {name: np.zeros((2,), np.uint8) for name in payload_names(structure)}
-    rebuild(structure, arrays | payloads, leaves="numpy")
-    rebuild(structure, payloads, leaves="numpy", partial=True)
+    rebuild(structure, arrays | payloads, framework="numpy")
+    rebuild(structure, payloads, framework="numpy", partial=True)
     list(tree_values(structure))
     rebuild(flat_tree(names), arrays)
 

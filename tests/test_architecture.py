@@ -28,6 +28,8 @@ LEVELS = {
     "storage": 3,
     "operations": 4,
     "blocking": 5,
+    "bundles": 5,
+    "gptrs": 5,
     "tables": 5,
     "cli": 5,
     "testing": 6,

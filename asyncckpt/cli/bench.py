@@ -67,7 +67,7 @@ async def _rounds(
     for _ in range(max(1, options.rounds)):
         rows["save"].append(
             await _timed(
-                lambda: save(state, place, format=options.format, overwrite=True, handover=True, progress=bar)
+                lambda: save(state, place, format=options.format, overwrite=True, copy=False, progress=bar)
             )
         )
         rows["load, verified"].append(await _timed(lambda: load(place, into=into, progress=bar)))

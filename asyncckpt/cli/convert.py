@@ -19,6 +19,7 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names
 from asyncckpt.operations.convert import convert
+from asyncckpt.operations.location import at
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -50,15 +51,17 @@ async def run(options: argparse.Namespace) -> int:
     target = await _target_format(options)
     with progress_bar(wanted=not options.quiet and not options.json) as bar:
         report = await convert(
-            options.source,
+            at(
+                options.source,
+                storage_options=storage_options(options, options.source),
+                format=format,
+            ),
             options.target,
             to=target,
-            source_format=format,
             allow_loss=options.allow_loss,
             overwrite=options.overwrite,
             progress=bar,
             storage_options=storage_options(options, options.target),
-            source_options=storage_options(options, options.source),
         )
     if options.json:
         print_json(asdict(report))

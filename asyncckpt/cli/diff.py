@@ -8,6 +8,7 @@ from dataclasses import asdict
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
 from asyncckpt.cli.output import print_json, print_line
 from asyncckpt.operations.diff import DiffReport, TensorChange, diff
+from asyncckpt.operations.location import at
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -24,12 +25,9 @@ async def run(options: argparse.Namespace) -> int:
     before = await reading_format(options, options.before)
     after = await reading_format(options, options.after)
     report = await diff(
-        options.before,
-        options.after,
+        at(options.before, storage_options=storage_options(options, options.before), format=before),
+        at(options.after, storage_options=storage_options(options, options.after), format=after),
         values=options.values,
-        formats=(before, after),
-        storage_options=storage_options(options, options.before),
-        second_options=storage_options(options, options.after),
     )
     if options.json:
         print_json({**asdict(report), "same": report.same})

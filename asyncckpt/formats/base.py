@@ -11,8 +11,9 @@ from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import LayoutError, NotRepresentableError
 from asyncckpt.formats.kit.decode import check_chunks, gather, to_array
 from asyncckpt.formats.kit.encode import render
-from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, Seal, parse_bytes
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, Seal
 from asyncckpt.formats.kit.plan import AnyPlan, Content
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -13,6 +14,12 @@ from asyncckpt.model.dtype import item_size
 
 Json = Any
 """What `json` can hold: None, bool, int, float, str, lists and string-keyed dicts of these."""
+
+
+@lru_cache(maxsize=4096)
+def byte_size(dtype: str, shape: Shape) -> int:
+    """The bytes of a tensor. Raises UnsupportedDtypeError. Of very many tensors most are alike."""
+    return prod(shape) * item_size(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class TensorMetadata:
     """The number of bytes, from dtype and shape."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", prod(self.shape) * item_size(self.dtype))
+        object.__setattr__(self, "size", byte_size(self.dtype, self.shape))
 
     @property
     def box(self) -> Box | None:
@@ -50,7 +57,7 @@ class ShardMetadata:
     rank: int = 0
     file_path: str = ""
     file_size: int = 0
-    tensors: tuple[TensorMetadata, ...] = ()
+    tensors: Sequence[TensorMetadata] = ()
     checksum: str = ""
     extra: Mapping[str, Json] = field(default_factory=dict)
 

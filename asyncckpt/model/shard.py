@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,7 @@ class ShardData:
         return self.metadata.rank
 
     @property
-    def tensor_info(self) -> tuple[TensorMetadata, ...]:
+    def tensor_info(self) -> Sequence[TensorMetadata]:
         return self.metadata.tensors
 
     def __iter__(self) -> Iterator[tuple[TensorMetadata, memoryview]]:

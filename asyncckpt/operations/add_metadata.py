@@ -6,11 +6,10 @@ itself (on the server's side, or by the kernel); only header, graph and manifest
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
-from asyncckpt._aio import fan_out, run_in_thread
+from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import (
@@ -19,18 +18,15 @@ from asyncckpt.errors import (
     ObjectNotFoundError,
     UnsupportedOperationError,
 )
-from asyncckpt.formats.kit.index import FileInfo, Need
 from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
-from asyncckpt.operations.reading.leader import find_leader
+from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, find_leader, parse_object
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 
-FIRST_BYTES = 128 * 1024
 SMALL_FILE_BYTES = 8 * 1024 * 1024
 """A file up to this size is written as one object, in one request."""
-T = TypeVar("T")
 
 
 @checked
@@ -48,8 +44,9 @@ async def add_metadata(
     """
     async with cancel_scope(cancellation), resolve(location, storage_options) as resolved:
         async with _open(resolved) as (found, reader):
-            source = FileInfo(found.name, reader.info.size)
-            change = await _drive(amend(source, metadata), reader)
+            file = OpenFile(found, reader)
+            async with WorkerThreads(1, name="amend") as threads:
+                change = await parse_object(amend(file.source, metadata), file, threads)
             return await _replace(found, reader, change)
 
 
@@ -63,30 +60,6 @@ async def _open(location: ObjectLocation) -> AsyncIterator[tuple[ObjectLocation,
         location = leader
     async with location.storage.open_reader(location.key, first_bytes=FIRST_BYTES) as reader:
         yield location, reader
-
-
-async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader) -> T:
-    """Answer what a parser asks for; the parser itself runs in a worker thread."""
-
-    def advance(data: memoryview | None) -> tuple[Need | None, T | None]:
-        try:
-            return (next(steps) if data is None else steps.send(data)), None
-        except StopIteration as stop:
-            return None, stop.value
-
-    need, result = await run_in_thread(advance, None)
-    while need is not None:
-        need, result = await run_in_thread(advance, await _answer(need, reader))
-    assert result is not None
-    return result
-
-
-async def _answer(need: Need, reader: ObjectReader) -> memoryview:
-    start = min(need.start, reader.info.size)
-    end = min(reader.info.size, start + need.size)
-    if end <= len(reader.first):
-        return memoryview(reader.first)[start:end]
-    return memoryview(await reader.read_range(start, end))
 
 
 async def _replace(location: ObjectLocation, reader: ObjectReader, change: Amendment) -> ObjectInfo:

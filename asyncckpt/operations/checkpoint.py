@@ -19,7 +19,7 @@ from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.state.payloads import PAYLOAD_DTYPE, payload_names
 from asyncckpt.model.state.tree import is_small
-from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
+from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve, with_options
 from asyncckpt.operations.reading.fetch import Fetcher
 from asyncckpt.operations.reading.files import OpenFile, OpenFiles
 from asyncckpt.operations.reading.plan import join_pieces
@@ -282,6 +282,7 @@ async def open_checkpoint(
     Raises InvalidArgumentError, CheckpointNotFoundError, IncompleteCheckpointError, FormatError subclasses,
     StorageError subclasses, OperationCancelledError.
     """
+    location, storage_options, format = with_options(location, storage_options, format)
     with ProgressReporter(progress) as report:
         report.phase(Phase.OPEN)
         async with (

@@ -20,7 +20,7 @@ from asyncckpt.model.metadata import TensorMetadata
 from asyncckpt.model.state.prune import prune
 from asyncckpt.model.state.tree import check_tree, with_values
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
-from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.location import Location, StorageOptions, resolve, with_options
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
@@ -54,35 +54,29 @@ async def convert(
     target: Location,
     *,
     to: str | ICheckpointFormat | None = None,
-    source_format: str | ICheckpointFormat | None = None,
     allow_loss: bool = False,
     overwrite: bool = False,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
-    source_options: StorageOptions | None = None,
 ) -> ConvertReport:
     """Write a checkpoint again in another format, or on another storage; every byte is verified on the way.
 
     `to` is a name or a format; None means by the target's extension. What the target can't hold is an error that
     lists all of it, unless `allow_loss`: then it is left out and reported. That the source is encrypted or signed and
-    the target is not counts as such a loss. `source_options` are those of the source's storage where they are not
-    `storage_options`.
+    the target is not counts as such a loss. `storage_options` hold for both; give one that needs others, or a format
+    that its bytes do not tell, as `asyncckpt.at(location, storage_options=…, format=…)`.
 
     Raises InvalidArgumentError, NotRepresentableError, CheckpointNotFoundError, CheckpointExistsError, FormatError and
     StorageError subclasses, OperationCancelledError.
     """
+    target, target_options, to = with_options(target, storage_options, to)
     with ProgressReporter(progress) as report, reporting_retries_to(report):
         async with (
             cancel_scope(cancellation) as scope,
-            open_checkpoint(
-                source,
-                format=source_format,
-                memory_bytes=memory_bytes,
-                storage_options=source_options if source_options is not None else storage_options,
-            ) as checkpoint,
-            resolve(target, storage_options, writing=True) as location,
+            open_checkpoint(source, memory_bytes=memory_bytes, storage_options=storage_options) as checkpoint,
+            resolve(target, target_options, writing=True) as location,
             WorkerThreads(WORKERS, name="convert", nice=WORKER_NICENESS) as threads,
         ):
             chosen = await threads.run(choose_format, to, location.name)

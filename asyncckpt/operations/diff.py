@@ -11,7 +11,6 @@ import numpy as np
 from asyncckpt._aio import dismantle, gc_paused, run_in_thread
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken
-from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.checksums import MIN_CHUNK_BYTES
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
@@ -66,30 +65,20 @@ async def diff(
     b: Location,
     *,
     values: bool = False,
-    formats: tuple[str | ICheckpointFormat | None, str | ICheckpointFormat | None] = (None, None),
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
     storage_options: StorageOptions | None = None,
-    second_options: StorageOptions | None = None,
 ) -> DiffReport:
     """Compare two checkpoints. With `values`, changed tensors are read for their largest and mean difference.
 
-    Where both files have checksums of the same chunks, no tensor is read to find what changed. `second_options`
-    are those of b's storage where they are not `storage_options`. Raises as `open_checkpoint` does.
+    Where both files have checksums of the same chunks, no tensor is read to find what changed. `storage_options`
+    hold for both; give one that needs others as `asyncckpt.at(…)`. Raises as `open_checkpoint` does.
     """
     async with (
         open_checkpoint(
-            a,
-            format=formats[0],
-            cancellation=cancellation,
-            progress=progress,
-            storage_options=storage_options,
+            a, cancellation=cancellation, progress=progress, storage_options=storage_options
         ) as first,
-        open_checkpoint(
-            b,
-            format=formats[1],
-            storage_options=storage_options if second_options is None else second_options,
-        ) as second,
+        open_checkpoint(b, storage_options=storage_options) as second,
     ):
         report = await _diff(first, second, values=values)
         remains = [*first.remains(), *second.remains()]

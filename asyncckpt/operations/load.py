@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from asyncckpt.errors import MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.state.fill import Destinations, tensors_into
-from asyncckpt.model.state.leaves import Leaves
+from asyncckpt.model.state.leaves import Framework
 from asyncckpt.model.state.tree import flat_tree, is_small, needs_framework, rebuild
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
 from asyncckpt.operations.location import Location, StorageOptions
@@ -28,49 +29,13 @@ Only = str | Iterable[str] | Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What `load(strict=False)` found besides the state: leaves of `into` that the checkpoint lacks, and tensors
-    of the checkpoint that had no place in it."""
+    """A loaded state, and what did not fit: leaves of `into` that the checkpoint lacks, and tensors of the checkpoint
+    that had no place in it."""
 
     state: Any
     metadata: CheckpointMetadata
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
-
-
-@overload
-async def load(
-    location: Location,
-    *,
-    only: Only | None = ...,
-    into: Any = ...,
-    strict: Literal[True] = ...,
-    verify: bool = ...,
-    map: bool = ...,
-    leaves: Leaves = ...,
-    format: str | ICheckpointFormat | None = ...,
-    memory_bytes: int = ...,
-    cancellation: CancellationToken | None = ...,
-    progress: ProgressCallback | None = ...,
-    storage_options: StorageOptions | None = ...,
-) -> Any: ...
-
-
-@overload
-async def load(
-    location: Location,
-    *,
-    only: Only | None = ...,
-    into: Any = ...,
-    strict: Literal[False],
-    verify: bool = ...,
-    map: bool = ...,
-    leaves: Leaves = ...,
-    format: str | ICheckpointFormat | None = ...,
-    memory_bytes: int = ...,
-    cancellation: CancellationToken | None = ...,
-    progress: ProgressCallback | None = ...,
-    storage_options: StorageOptions | None = ...,
-) -> LoadReport: ...
 
 
 @checked
@@ -79,10 +44,9 @@ async def load(
     *,
     only: Only | None = None,
     into: Any = None,
-    strict: bool = True,
     verify: bool = True,
     map: bool = True,
-    leaves: Leaves = "native",
+    framework: Framework | None = None,
     format: str | ICheckpointFormat | None = None,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
@@ -92,9 +56,9 @@ async def load(
     """The state, as it was saved; from a foreign file a flat dict of arrays.
 
     `only` is a glob, names or a predicate: other tensors are left out, plain values are not. `into` is a state
-    whose arrays are filled in place: what comes back is the saved state, made of those arrays. With `strict` (the
-    default) they must fit exactly, else a LoadReport says what did not. With `leaves="numpy"` arrays of frameworks
-    come back as numpy's.
+    whose arrays are filled in place: what comes back is the saved state, made of those arrays, which must fit
+    exactly (`load_with_report` takes what fits and reports the rest). With a `framework` all arrays come back as its
+    own, else each as what it was saved from.
 
     A file on a local disk is mapped: its bytes stay there until they are needed. asyncckpt replaces files and never
     changes one, but if another program writes into this very file later, arrays that nobody has changed yet show
@@ -105,7 +69,7 @@ async def load(
     tensor), MismatchError, TensorNotFoundError, StorageError subclasses, OperationCancelledError. When it fails, the
     arrays of `into` may have been changed in part.
     """
-    async with open_checkpoint(
+    opening = open_checkpoint(
         location,
         format=format,
         verify=verify,
@@ -114,8 +78,56 @@ async def load(
         cancellation=cancellation,
         progress=progress,
         storage_options=storage_options,
-    ) as checkpoint:
-        result = await _load(checkpoint, only, into, leaves=leaves, strict=strict)
+    )
+    return await _load_from(opening, only, into, framework=framework, strict=True)
+
+
+@checked
+async def load_with_report(
+    location: Location,
+    *,
+    only: Only | None = None,
+    into: Any = None,
+    verify: bool = True,
+    map: bool = True,
+    framework: Framework | None = None,
+    format: str | ICheckpointFormat | None = None,
+    memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
+    cancellation: CancellationToken | None = None,
+    progress: ProgressCallback | None = None,
+    storage_options: StorageOptions | None = None,
+) -> LoadReport:
+    """As `load`, with what else there is to say: the metadata, and what of `into` and the checkpoint did not fit.
+
+    Leaves of `into` that the checkpoint lacks stay as they are. Raises as `load` does, MismatchError only for
+    an array whose shape or dtype is another.
+    """
+    opening = open_checkpoint(
+        location,
+        format=format,
+        verify=verify,
+        map=map,
+        memory_bytes=memory_bytes,
+        cancellation=cancellation,
+        progress=progress,
+        storage_options=storage_options,
+    )
+    report: LoadReport = await _load_from(opening, only, into, framework=framework, strict=False)
+    return report
+
+
+async def _load_from(
+    opening: AbstractAsyncContextManager[Checkpoint],
+    only: Only | None,
+    into: Any,
+    *,
+    framework: Framework | None,
+    strict: bool,
+) -> Any:
+    """The state, or unless `strict` the report: its metadata would keep what is freed here in a thread."""
+    async with opening as checkpoint:
+        state, missing, unexpected = await _load(checkpoint, only, into, framework=framework, strict=strict)
+        result = state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
         remains = checkpoint.remains()
     if remains:
         del checkpoint
@@ -123,15 +135,21 @@ async def load(
     return result
 
 
-async def _load(checkpoint: Checkpoint, only: Only | None, into: Any, *, leaves: Leaves, strict: bool) -> Any:
+_Loaded = tuple[Any, tuple[str, ...], tuple[str, ...]]
+"""A state, what of `into` is missing from the checkpoint, and what of the checkpoint has no place there."""
+
+
+async def _load(
+    checkpoint: Checkpoint, only: Only | None, into: Any, *, framework: Framework | None, strict: bool
+) -> _Loaded:
     names, tree = await run_inline_or_threaded(
         checkpoint.threads, len(checkpoint.tensors), _wanted, checkpoint, only
     )
     partial = only is not None
     if into is None:
         arrays = await checkpoint.read_many([*names, *checkpoint.payloads])
-        state = await _rebuild(checkpoint, tree, arrays, leaves=leaves, partial=partial)
-        return state if strict else LoadReport(state, checkpoint.metadata, (), ())
+        state = await _rebuild(checkpoint, tree, arrays, framework=framework, partial=partial)
+        return state, (), ()
     return await _load_into(checkpoint, tree, names, into, strict=strict, partial=partial)
 
 
@@ -144,7 +162,7 @@ def _wanted(checkpoint: Checkpoint, only: Only | None) -> tuple[list[str], Json]
 
 async def _load_into(
     checkpoint: Checkpoint, tree: Json, names: list[str], into: Any, *, strict: bool, partial: bool
-) -> Any:
+) -> _Loaded:
     wanted = set(names)
     places = await checkpoint.threads.run(gc_paused()(tensors_into), tree, into)
     unexpected = tuple(name for name in places.unexpected if name in wanted)
@@ -152,7 +170,7 @@ async def _load_into(
     if strict and (missing or unexpected):
         raise MismatchError(
             f"the state to fill does not fit: missing from the checkpoint {list(missing[:5])}, "
-            f"without a place in the state {list(unexpected[:5])}; strict=False reports instead"
+            f"without a place in the state {list(unexpected[:5])}; load_with_report takes what fits"
         )
     loaded = [name for name in names if name in places.arrays]
     arrays = await checkpoint.read_many(
@@ -160,7 +178,7 @@ async def _load_into(
         into={name: places.arrays[name][0] for name in loaded},
     )
     state = await checkpoint.threads.run(gc_paused()(_fill), tree, places, arrays, loaded)
-    return state if strict else LoadReport(state, checkpoint.metadata, missing, unexpected)
+    return state, missing, unexpected
 
 
 async def _rebuild(
@@ -168,11 +186,11 @@ async def _rebuild(
     tree: Json,
     arrays: Mapping[str, np.ndarray],
     *,
-    leaves: Leaves,
+    framework: Framework | None,
     partial: bool,
 ) -> Any:
     def make() -> Any:
-        return rebuild(tree, arrays, leaves=leaves, partial=partial)
+        return rebuild(tree, arrays, framework=framework, partial=partial)
 
     def make_and_let_go() -> Any:
         state = make()
@@ -181,7 +199,7 @@ async def _rebuild(
 
     few = len(arrays) <= INLINE_TENSORS and not checkpoint.payloads and is_small(tree)
     # Leaves of a framework may have to import it first, which takes seconds.
-    if few and not needs_framework(tree):
+    if few and framework != "torch" and not needs_framework(tree):
         return make()
     return await checkpoint.threads.run(gc_paused()(make_and_let_go))
 

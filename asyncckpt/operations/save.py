@@ -18,7 +18,7 @@ from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
 from asyncckpt.model.state.capture import CAPTURED, capture
 from asyncckpt.model.state.flatten import FlatState, flatten
-from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.location import Location, StorageOptions, resolve, with_options
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     let_go,
@@ -55,7 +55,7 @@ async def save(
     metadata: CheckpointMetadata | Mapping[str, Json] | None = None,
     format: str | ICheckpointFormat | None = None,
     overwrite: bool = False,
-    handover: bool = False,
+    copy: bool = True,
     memory_bytes: AtLeastOne = DEFAULT_MEMORY_BYTES,
     cancellation: CancellationToken | None = None,
     progress: ProgressCallback | None = None,
@@ -65,7 +65,7 @@ async def save(
     """Save a state: a tree of dicts, lists and tuples with arrays and plain values.
 
     The tree and its plain values are captured before this first suspends, the arrays by a copy before the
-    progress says `write`. With `handover=True` the arrays are written from where they are: nobody may change
+    progress says `write`. With `copy=False` the arrays are written from where they are: nobody may change
     them until the save is over. `metadata` is a CheckpointMetadata, or a mapping that becomes its custom fields.
     `format` is a name, a format object, or None: by the file's extension, else MLCP.
 
@@ -75,6 +75,7 @@ async def save(
     Raises InvalidArgumentError, UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError
     subclasses, OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
+    location, storage_options, format = with_options(location, storage_options, format)
     with ProgressReporter(progress) as report, reporting_retries_to(report):
         with gc_paused():
             captured = capture(state)
@@ -88,7 +89,7 @@ async def save(
                 report.phase(Phase.STAGE)
                 flat = await threads.run(gc_paused()(_take_apart), captured, chosen.has_payloads)
                 tensors = await threads.run(gc_paused()(normalise), flat.tensors, flat.payloads)
-                views = tensors.views if handover else await stage(tensors, threads, pool)
+                views = await stage(tensors, threads, pool) if copy else tensors.views
                 content = Content(tensors.metadata, (len(views),), described, flat.tree)
                 written = await write_content(
                     content,

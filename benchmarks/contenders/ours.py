@@ -36,7 +36,7 @@ class Ours(Contender):
     def operations(self) -> list[Operation]:
         place = (self._storage, KEY)
         operations = [
-            Operation(SAVE, lambda: save(self.state.arrays, place, format=self._format, handover=True)),
+            Operation(SAVE, lambda: save(self.state.arrays, place, format=self._format, copy=False)),
             Operation(LOAD, lambda: load(place), fresh=True),
             Operation(INTO, lambda: load(place, into=self.state.targets)),
         ]

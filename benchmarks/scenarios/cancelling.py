@@ -30,7 +30,7 @@ async def time_cancels(target: Target, *, count: int = 20, seed: int = 0) -> lis
         await storage.delete(_KEY)
         end = time.perf_counter() + _SECONDS
         while len(waits) < count and time.perf_counter() < end:
-            task = asyncio.ensure_future(save(state.arrays, place, handover=True, overwrite=True))
+            task = asyncio.ensure_future(save(state.arrays, place, copy=False, overwrite=True))
             await asyncio.sleep(moments.random() * whole)
             start, cancelled = time.perf_counter(), task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -50,5 +50,5 @@ async def time_cancels(target: Target, *, count: int = 20, seed: int = 0) -> lis
 
 async def _time_save(state: State, place: tuple[ICheckpointStorage, str]) -> float:
     start = time.perf_counter()
-    await save(state.arrays, place, handover=True, overwrite=True)
+    await save(state.arrays, place, copy=False, overwrite=True)
     return time.perf_counter() - start

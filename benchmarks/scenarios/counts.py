@@ -21,7 +21,7 @@ async def count_requests(storage: ICheckpointStorage, sink: SinkServer, state: S
     sink.reset()
     await save(small.arrays, (storage, "counts/small.checkpoint"))
     small_save = sink.counters()["requests"]
-    await save(state.arrays, (storage, key), handover=True)
+    await save(state.arrays, (storage, key), copy=False)
     sink.reset()
     async with open_checkpoint((storage, key)) as checkpoint:
         opened = sink.counters()
@@ -53,7 +53,7 @@ async def count_reads(
         if subject.compressed:
             continue
         saved = await save(
-            state.arrays, (storage, f"counts/{subject.key}"), format=subject.make(), handover=True
+            state.arrays, (storage, f"counts/{subject.key}"), format=subject.make(), copy=False
         )
         sink.reset()
         async with open_checkpoint((storage, saved.key)) as checkpoint:

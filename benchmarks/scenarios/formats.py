@@ -94,7 +94,7 @@ class Measured:
     async def _save(self, storage: LocalStorage, *, timed: bool) -> None:
         place, format = (storage, self.subject.key), self.subject.make()
         await self._timed(
-            "save", lambda: save(self._state.arrays, place, format=format, handover=True), keep=timed
+            "save", lambda: save(self._state.arrays, place, format=format, copy=False), keep=timed
         )
 
     async def _timed(self, what: str, call: Callable[[], Awaitable[Any]], *, keep: bool) -> Any:

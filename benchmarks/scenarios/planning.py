@@ -21,7 +21,7 @@ async def time_planning(state: State) -> list[Figure]:
         entered.setdefault(event.phase, time.perf_counter())
 
     start = time.perf_counter()
-    await save(state.arrays, (storage, "model.checkpoint"), handover=True, progress=note)
+    await save(state.arrays, (storage, "model.checkpoint"), copy=False, progress=note)
     planned = entered[Phase.WRITE] - start
     start = time.perf_counter()
     async with open_checkpoint((storage, "model.checkpoint")) as checkpoint:

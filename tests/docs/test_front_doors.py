@@ -76,10 +76,10 @@ def test_what_counts_as_deeper(text: str, found: list[str]) -> None:
     assert through_walls(text) == found
 
 
-def test_every_door_that_there_is_lists_what_it_offers() -> None:
+def test_every_door_that_there_is_offers_what_it_lists() -> None:
     package = Path(asyncckpt.__file__).parent
     for door in sorted(DOORS - {"asyncckpt"}):
         name = door.rpartition(".")[2]
         if (package / name).exists() or (package / f"{name}.py").exists():
             module = importlib.import_module(door)
-            assert sorted(module.__all__) == list(module.__all__), door
+            assert [offered for offered in module.__all__ if not hasattr(module, offered)] == [], door

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from asyncckpt.formats.kit.index import Need
+from asyncckpt.formats.kit.steps import Parsed, Steps, advance, clip
+from asyncckpt.model.ranges import ByteRange
+
+R = TypeVar("R")
 
 
-def drive(
-    steps: Generator[Need, memoryview, Any], data: bytes | Callable[[int, int], bytes], size: int
-) -> Any:
+def drive(steps: Steps[R], data: bytes | Callable[[int, int], bytes], size: int) -> R:
     """Run a parser over bytes, or over a function that makes them up."""
-    try:
-        need = next(steps)
-        while True:
-            start = min(size, need.start if need.start >= 0 else max(0, size + need.start))
-            end = min(size, start + need.size)
-            piece = data[start:end] if isinstance(data, bytes) else data(start, end)
-            need = steps.send(memoryview(piece))
-    except StopIteration as stop:
-        return stop.value
+    return drive_noting(steps, data, size)[0]
+
+
+def drive_noting(
+    steps: Steps[R], data: bytes | Callable[[int, int], bytes], size: int
+) -> tuple[R, list[ByteRange]]:
+    """The same, and the bytes that it asked for, one range for each need."""
+    asked = []
+
+    def known(need: Need) -> memoryview:
+        start, end = clip(need, size)
+        asked.append(ByteRange(start, end))
+        return memoryview(data[start:end] if isinstance(data, bytes) else data(start, end))
+
+    done = advance(steps, None, known)
+    assert isinstance(done, Parsed)
+    return done.value, asked
 
 
 def view_of(pieces: Mapping[int, bytes]) -> Callable[[int, int], bytes]:

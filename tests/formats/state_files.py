@@ -10,8 +10,9 @@ import numpy as np
 from asyncckpt.formats.base import ICheckpointFormat, content_of, read_shards
 from asyncckpt.formats.kit.decode import check_chunks, gather
 from asyncckpt.formats.kit.encode import digest_file, render
-from asyncckpt.formats.kit.index import Extent, FileInfo, Index, parse_bytes
+from asyncckpt.formats.kit.index import Extent, FileInfo, Index
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan, TensorBytes
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.model.dtype import array_from
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.shard import ShardData

@@ -7,10 +7,11 @@ import struct
 import numpy as np
 import pytest
 
+from asyncckpt.bundles import MetagraphFormat, base_bundle
 from asyncckpt.errors import FormatError, LayoutError, TruncatedError
 from asyncckpt.formats.gptrs.format import BLOCK_MAGIC, GptrsTensorsFormat
-from asyncckpt.formats.kit.index import FileInfo, parse_bytes
-from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
+from asyncckpt.formats.kit.index import FileInfo
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.formats.safetensors.file import SafetensorsFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.formats.sdnb.graph.amend import replace_metadata

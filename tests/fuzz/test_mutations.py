@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from asyncckpt.errors import CheckpointError, FormatError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.decode import check_chunks, gather
-from asyncckpt.formats.kit.index import FileInfo, Index, parse_bytes
+from asyncckpt.formats.kit.index import FileInfo, Index
+from asyncckpt.formats.kit.steps import parse_bytes
 from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names, get_format
 from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat

@@ -185,7 +185,7 @@ async def test_no_operation_makes_a_blocking_call(
         place = (medium.storage, "run/a.checkpoint")
         await asyncckpt.save(large_state(), place)
         await asyncckpt.save({"small": 1}, place, overwrite=True)
-        await asyncckpt.save(large_state(), place, overwrite=True, handover=True)
+        await asyncckpt.save(large_state(), place, overwrite=True, copy=False)
         await asyncckpt.load(place)
         await asyncckpt.load(place, into=large_state())
         async with asyncckpt.open_checkpoint(place) as checkpoint:

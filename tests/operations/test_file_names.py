@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import asyncckpt
+from asyncckpt.bundles import MetagraphFormat, base_bundle
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError
-from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.memory import MemoryStorage

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import asyncckpt
 from asyncckpt.storage.memory import MemoryStorage
@@ -186,8 +187,22 @@ async def test_into_a_model_of_another_shape_is_refused() -> None:
 async def test_as_numpy_on_request() -> None:
     storage = MemoryStorage()
     await asyncckpt.save({"w": torch.ones(3)}, (storage, "x"))
-    loaded = await asyncckpt.load((storage, "x"), leaves="numpy")
+    loaded = await asyncckpt.load((storage, "x"), framework="numpy")
     assert type(loaded["w"]) is np.ndarray
+
+
+async def test_as_torch_on_request() -> None:
+    """Also what was saved from numpy, and a foreign file; Parameters stay Parameters, numbers numbers."""
+    storage = MemoryStorage()
+    state = {"a": np.arange(3.0), "p": torch.nn.Parameter(torch.ones(2)), "s": np.float32(2), "n": 1}
+    await asyncckpt.save(state, (storage, "x"))
+    loaded = await asyncckpt.load((storage, "x"), framework="torch")
+    assert [type(value) for value in loaded.values()] == [torch.Tensor, torch.nn.Parameter, np.float32, int]
+    assert loaded["a"].dtype is torch.float64
+    foreign = safetensors.numpy.save({"w": np.arange(4, dtype=np.float16)})
+    assert torch.equal(
+        (await asyncckpt.load(foreign, framework="torch"))["w"], torch.arange(4, dtype=torch.float16)
+    )
 
 
 async def test_what_has_no_memory_of_its_own_is_refused_with_its_path() -> None:
@@ -209,7 +224,7 @@ async def main():
     await asyncckpt.save({"w": np.ones(3), "n": 1}, (storage, "x"))
     await asyncckpt.load((storage, "x"))
     await asyncckpt.load((storage, "x"), into={"w": np.zeros(3), "n": 0})
-    await asyncckpt.load(sys.argv[1], leaves="numpy")
+    await asyncckpt.load(sys.argv[1], framework="numpy")
     await asyncckpt.verify(sys.argv[1])
     async with asyncckpt.open_checkpoint(sys.argv[1]) as checkpoint:
         await checkpoint.read("w")

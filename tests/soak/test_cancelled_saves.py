@@ -51,7 +51,7 @@ class Tally:
 
 async def timed_save(storage: S3Storage) -> float:
     started = time.perf_counter()
-    await asyncckpt.save(state(0), (storage, KEY), overwrite=True, handover=True)
+    await asyncckpt.save(state(0), (storage, KEY), overwrite=True, copy=False)
     return time.perf_counter() - started
 
 
@@ -66,7 +66,7 @@ async def one_save(
             state(step),
             (storage, KEY),
             overwrite=True,
-            handover=True,
+            copy=False,
             cancellation=source.token,
             progress=events.append,
         )

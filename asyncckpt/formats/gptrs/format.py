@@ -10,7 +10,7 @@ version         4       u32; we write 2
 [config length] 4       u32
 [config]        n       JSON: `{"kind", "config"[, "runtime"]}`
 index length    4       u32
-index           n       u32 count and the entries, sorted by name (see gptrs_index.py)
+index           n       u32 count and the entries, sorted by name (see index.py)
 block           12 + n  "ACKPTMET", u32 length, JSON: ours; a legal gap for gpt-rs, because offsets are absolute
 padding         0-63    zeros up to a multiple of 64
 data            ...     the tensors, each at a multiple of 64, in the order of the index
@@ -35,32 +35,23 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
+from asyncckpt.formats.gptrs.config import CUSTOM_FIELD, decode_config, encode_config, gptrs_field
 from asyncckpt.formats.gptrs.index import DTYPES, Entry, decode_index, encode_index, parse_v1_entries
-from asyncckpt.formats.kit.binary import LE_U32, decode_utf8
-from asyncckpt.formats.kit.block import Block, has_traces
+from asyncckpt.formats.kit.binary import LE_U32
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.block.text import Block, has_traces
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
-from asyncckpt.formats.kit.strict_json import dump_json, load_json
-from asyncckpt.model.checksums import Chunking
+from asyncckpt.formats.kit.plan import Content, FilePlan, lay_out
+from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
-from asyncckpt.model.ranges import ByteRange
-from asyncckpt.model.state.beyond_json import JsonWriter
 
 CHECKPOINT_MAGIC = b"GPTRSCHK"
 TENSORS_MAGIC = b"GPTRSTEN"
@@ -70,10 +61,6 @@ ALIGNMENT = 64
 BLOCK_MAGIC = b"ACKPTMET"
 BLOCK_HEADER_BYTES = len(BLOCK_MAGIC) + LE_U32.size
 MAX_U32 = 2**32 - 1
-CUSTOM_FIELD = "gptrs"
-"""The custom field with `kind`, `config`, `runtime` and `requiresGrad` (names); `configText` is what was read."""
-_CONFIG_MEMBERS = ("kind", "config", "runtime")
-_NO_CONFIG: dict[str, Json] = {"kind": "asyncckpt", "config": {}}
 _FIRST_BYTES = BLOCK_HEADER_BYTES + 16
 _SEARCHED_BYTES = 4096
 _SCALARS = "scalars"
@@ -100,30 +87,24 @@ class Header:
 def plan_file(content: Content, name: str, magic: bytes) -> FilePlan:
     """The layout of one file. Raises LayoutError, LimitExceededError, MissingExtraError."""
     is_checkpoint = magic == CHECKPOINT_MAGIC
-    header = Header(magic, VERSION, encode_config(content.metadata) if is_checkpoint else None).encode()
+    start = Header(magic, VERSION, encode_config(content.metadata) if is_checkpoint else None).encode()
     order = sorted(range(len(content.tensors)), key=lambda number: content.tensors[number].name)
     tensors = [content.tensors[number] for number in order]
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    chunking = content.chunking()
     block = build_block(content, chunking, order, _own_members(tensors))
     entries = _entries(tensors, content.metadata) or [_END]
     index_bytes = len(encode_index(entries, with_ids=is_checkpoint))
-    _require_u32(name, {"config": len(header), "index": index_bytes, "asyncckpt block": block.size})
-    block_start = len(header) + LE_U32.size + index_bytes + BLOCK_HEADER_BYTES
-    header_bytes = block_start + block.size
+    _require_u32(name, {"config": len(start), "index": index_bytes, "asyncckpt block": block.size})
+    header_bytes = len(start) + LE_U32.size + index_bytes + BLOCK_HEADER_BYTES + block.size
     placed, end = lay_out(tensors, header_bytes, alignment=ALIGNMENT)
-    payloads = tuple(replace(payload, tensor=order[payload.tensor]) for payload in placed)
-    offsets = [payload.offset for payload in payloads] or [end]
-    entries = [replace(entry, offset=offset) for entry, offset in zip(entries, offsets, strict=True)]
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        index = encode_index(entries, with_ids=is_checkpoint)
-        gap = BLOCK_MAGIC + LE_U32.pack(block.size)
-        text = block.render(block_start, in_file_order(order, chunking, digests.checksums))
-        start = header + LE_U32.pack(index_bytes) + index + gap + text
-        spans = ((p.offset, p.end) for p in payloads)
-        return with_header_crc([(0, start)], spans, size=end, at=block_start + block.outside_position)
-
-    return FilePlan(name, end, payloads, (ByteRange(0, header_bytes),), chunking, finish)
+    payloads = placed.of(order)
+    offsets = placed.offsets.tolist() or [end]
+    index = encode_index(
+        [replace(entry, offset=offset) for entry, offset in zip(entries, offsets, strict=True)],
+        with_ids=is_checkpoint,
+    )
+    before = start + LE_U32.pack(index_bytes) + index + BLOCK_MAGIC + LE_U32.pack(block.size)
+    return BlockHeader(before, block).plan(name, payloads, size=end, chunking=chunking)
 
 
 def _own_members(tensors: Sequence[TensorMetadata]) -> dict[str, Json]:
@@ -149,52 +130,7 @@ def _require_u32(name: str, sizes: Mapping[str, int]) -> None:
             )
 
 
-# -- encode ----------------------------------------------------------------------------------------------------
-
-
-def gptrs_field(metadata: CheckpointMetadata) -> Mapping[str, Json]:
-    """The custom field of this format; empty where there is none. Raises LayoutError when it is no object."""
-    field = metadata.custom_fields.get(CUSTOM_FIELD, {})
-    if not isinstance(field, Mapping):
-        raise LayoutError(f"the custom field {CUSTOM_FIELD!r} is {type(field).__name__}, not an object")
-    return field
-
-
-def encode_config(metadata: CheckpointMetadata) -> bytes:
-    """The config: verbatim as it was once read, unless it was changed since.
-
-    Raises LayoutError, UnsupportedStateError.
-    """
-    field = gptrs_field(metadata)
-    config = {name: field[name] for name in _CONFIG_MEMBERS if name in field}
-    if "kind" not in config and "config" not in config:
-        config = _NO_CONFIG
-    if not isinstance(config.get("kind"), str) or "config" not in config:
-        raise LayoutError(
-            f"the custom field {CUSTOM_FIELD!r} needs a 'kind', which is a string, and a 'config'"
-        )
-    text = field.get("configText")
-    if isinstance(text, str):
-        data = text.encode("utf-8", "surrogatepass")
-        if decode_config(data) == {**config, "configText": text}:
-            return data
-    # What JSON can't say is in the block; gpt-rs gets what comes nearest.
-    nearest = JsonWriter().value(config, (), f"metadata.custom_fields[{CUSTOM_FIELD!r}]")
-    return dump_json(nearest).encode("ascii")
-
-
 # -- decode ----------------------------------------------------------------------------------------------------
-
-
-def decode_config(data: memoryview | bytes) -> dict[str, Json]:
-    """Kind, config, runtime, and the text itself; an object without a kind is gpt's. Raises LayoutError."""
-    value = load_json(data, "the config")
-    if not isinstance(value, dict):
-        raise LayoutError(f"the config is {type(value).__name__}, not an object")
-    if not isinstance(value.get("kind"), str) or "config" not in value:
-        value = {"kind": "gpt", "config": value}
-    members = {name: value[name] for name in _CONFIG_MEMBERS if name in value}
-    return {**members, "configText": decode_utf8(data, "the config")}
 
 
 class _Regions:
@@ -228,26 +164,21 @@ def parse_file(source: FileInfo, magic: bytes) -> ParseSteps:
         entries, position = yield from _parse_index(regions, position, with_ids=config is not None)
         data_start = min((entry.offset for entry in entries if entry.size), default=source.size)
         block, position = yield from _parse_block(regions, position, data_start)
-    stored = _stored_tensors(entries, position, source)
+    stored = _stored_tensors(entries, position)
     custom_fields = _custom_fields(config, entries)
     del entries  # of a file of very many small tensors they take as much memory as the tensors' metadata
-    tensors: Sequence[StoredTensor] = stored
-    tree = None
-    if block is None:
-        metadata = foreign_metadata(stored, custom_fields)
-    else:
-        spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
-        block.check_outside(regions.read, spans, size=source.size)
-        metadata, tensors = _decode_own(block, stored)
-        tree = block.tree
-    return Index(
+    if block is not None:
+        block, stored = _restored(block, stored)
+    return indexed(
+        stored,
+        block,
         format=name.lower(),
         version=str(header.version),
-        metadata=metadata,
-        tensors=tuple(tensors),
-        tree=tree,
-        warnings=warnings,
+        regions=regions.read,
+        size=source.size,
+        custom_fields=custom_fields,
         header_extents=None if block is None else (Extent(0, position),),
+        warnings=warnings,
         details={"headerBytes": position} | ({} if config is None else {"config": config["configText"]}),
     )
 
@@ -299,19 +230,13 @@ def _parse_block(
     return block, position + BLOCK_HEADER_BYTES + len(text)
 
 
-def _stored_tensors(entries: Sequence[Entry], data_start: int, source: FileInfo) -> list[StoredTensor]:
-    """Gaps and any order are legal; overlaps and equal names are not."""
-    if len({entry.name for entry in entries}) != len(entries):
-        raise LayoutError("two tensors of the file have the same name")
+def _stored_tensors(entries: Sequence[Entry], data_start: int) -> list[StoredTensor]:
+    """Gaps and any order are legal, overlaps are not."""
     end = data_start
     for entry in sorted(entries, key=lambda entry: entry.offset):
         if entry.size and entry.offset < end:
             raise LayoutError(
                 f"tensor {entry.name!r} begins at byte {entry.offset}, inside what ends at {end}"
-            )
-        if entry.offset + entry.size > source.size:
-            raise TruncatedError(
-                f"tensor {entry.name!r} ends at {entry.offset + entry.size}, the file has {source.size} bytes"
             )
         end = max(end, entry.offset + entry.size)
     return [
@@ -320,13 +245,8 @@ def _stored_tensors(entries: Sequence[Entry], data_start: int, source: FileInfo)
     ]
 
 
-def _decode_own(
-    block: Block, stored: list[StoredTensor]
-) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
-    """Scalars get their shape back, shards and order what they were; a mark of the end is no tensor.
-
-    Changes `stored`: two lists of the tensors would be too much memory for a file of very many.
-    """
+def _restored(block: Block, stored: list[StoredTensor]) -> tuple[Block, list[StoredTensor]]:
+    """Scalars get their shape back, and a mark of the end is no tensor. Changes `stored`. Raises LayoutError."""
     members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
     if members.pop(_END_MARK, None) is not None:
         if [(t.name, t.metadata.size) for t in stored] != [(_END.name, 0)]:
@@ -339,8 +259,7 @@ def _decode_own(
     for number in set(scalars):
         tensor = stored[number]
         stored[number] = replace(tensor, metadata=replace(tensor.metadata, shape=()))
-    add_checksums(stored, block)
-    return decode_arranged(members, stored)
+    return replace(block, metadata=members), stored
 
 
 def _custom_fields(config: dict[str, Json] | None, entries: Sequence[Entry]) -> dict[str, Json]:
@@ -359,6 +278,7 @@ class GptrsTensorsFormat(ICheckpointFormat):
 
     name = "gptrsten"
     extensions = (".gptrsten",)
+    version = str(VERSION)
     dtypes = DTYPES
     magic = TENSORS_MAGIC
 

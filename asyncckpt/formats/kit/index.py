@@ -6,12 +6,13 @@ the same code serves memory, a mapped file and an object store, and runs in a wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from asyncckpt.errors import IncompleteCheckpointError, TruncatedError
+from asyncckpt.errors import TruncatedError
 from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 
@@ -20,16 +21,22 @@ Seal = Literal["encrypted", "signed"]
 """How a file is protected from others than its owner."""
 
 
+MAX_AHEAD = 256
+"""A set may name very many files, and the first of them may be missing."""
+
+
 class Need(NamedTuple):
     """A parser's wish: bytes [start, start + size) of `file` ("" is the file that is being parsed).
 
     A negative `start` counts from the file's end. The answer is shorter only where the file ends. A `file` that
-    is missing raises IncompleteCheckpointError into the parser.
+    is missing raises IncompleteCheckpointError into the parser. `ahead` are files that it is going to ask for next:
+    they may be opened along with this one.
     """
 
     start: int
     size: int
     file: str = ""
+    ahead: tuple[str, ...] = ()
 
 
 class FileInfo(NamedTuple):
@@ -37,6 +44,13 @@ class FileInfo(NamedTuple):
 
     name: str
     size: int
+
+
+class DeclaredFile(NamedTuple):
+    """What an index says of a file that nobody has opened: its size, and its version where it must be that one."""
+
+    size: int
+    version: str | None = None
 
 
 class Extent(NamedTuple):
@@ -106,7 +120,10 @@ class RegionDigest:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A parsed file, or a set of files: `files[0]` is "" (the one that was opened), the others are its siblings.
+    """A parsed file, or a set of files: `files[0]` is "" (the one that was opened), the others lie beside or below it.
+
+    `files` are keys relative to the folder of the first. Those that are `declared` are opened when their bytes are
+    wanted, the others at once.
 
     `header_extents` are the runs of bytes outside the tensors that mean something (headers, tables); in a file of ours
     everything else is zeros, which `verify` checks; None where that is not known. `details` is what `inspect`
@@ -116,7 +133,7 @@ class Index:
     format: str
     version: str
     metadata: CheckpointMetadata
-    tensors: tuple[StoredTensor, ...]
+    tensors: Sequence[StoredTensor]
     tree: Json = None
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ("",)
@@ -124,28 +141,15 @@ class Index:
     header_extents: tuple[Extent, ...] | None = None
     details: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({}))
     seals: frozenset[Seal] = frozenset()
+    declared: Mapping[str, DeclaredFile] = field(default_factory=lambda: MappingProxyType({}))
 
 
 ParseSteps = Generator[Need, memoryview, Index]
 
 
-def parse_bytes(
-    steps: ParseSteps, data: memoryview, siblings: Mapping[str, memoryview] | None = None
-) -> Index:
-    """Drive a parser over bytes in memory. Raises what the parser raises."""
-    try:
-        need = next(steps)
-        while True:
-            source = data if need.file == "" else (siblings or {}).get(need.file)
-            if source is None:
-                missing = IncompleteCheckpointError(f"file {need.file!r} of the set is missing")
-                need = steps.throw(missing)
-                continue
-            start = need.start if need.start >= 0 else max(0, len(source) + need.start)
-            need = steps.send(source[start : start + need.size])
-    except StopIteration as stop:
-        index: Index = stop.value
-        return index
+def open_ahead(files: Iterable[str]) -> Generator[Need, memoryview, None]:
+    """Tell the driver which files are asked for next, so that they are opened side by side; none need exist."""
+    yield Need(0, 0, ahead=tuple(islice(files, MAX_AHEAD)))
 
 
 def need_exactly(

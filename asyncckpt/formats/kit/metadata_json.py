@@ -9,16 +9,16 @@ document belongs to another format's readers, that list is in the block instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 
-from asyncckpt.errors import LayoutError, UnsupportedDtypeError, UnsupportedStateError
+from asyncckpt.errors import LayoutError, UnsupportedStateError
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
-from asyncckpt.model.dtype import numpy_dtype
+from asyncckpt.formats.kit.tensors import decode_tensors, encode_tensors
 from asyncckpt.model.metadata import (
     CheckpointMetadata,
     Json,
@@ -28,28 +28,7 @@ from asyncckpt.model.metadata import (
     TrainingMetadata,
 )
 from asyncckpt.model.state.beyond_json import JsonWriter, restore_exact
-
-DTYPE_NUMBERS = {
-    "float16": 0,
-    "float32": 1,
-    "float64": 2,
-    "int8": 3,
-    "int16": 4,
-    "int32": 5,
-    "int64": 6,
-    "uint8": 7,
-    "uint16": 8,
-    "uint32": 9,
-    "uint64": 10,
-    "bool": 11,
-    "bfloat16": 12,
-    "float8_e4m3fn": 13,
-    "float8_e5m2": 14,
-    "complex64": 15,
-    "complex128": 16,
-}
-"""The enum of the original, continued from 13 on; any other dtype is written by its own name."""
-_DTYPES_BY_NUMBER = {number: name for name, number in DTYPE_NUMBERS.items()}
+from asyncckpt.model.tensors import TensorTable
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _MAX_INT = 1 << 63
@@ -129,16 +108,7 @@ def _encode_shard(shard: ShardMetadata, at: int, writer: JsonWriter) -> dict[str
         "rank": _integer(shard.rank, f"{shown}.rank"),
         "filePath": _text(shard.file_path, f"{shown}.file_path"),
         "fileSize": _integer(shard.file_size, f"{shown}.file_size"),
-        "tensors": [
-            {
-                "name": t.name,
-                "shape": t.shape,
-                "dataType": DTYPE_NUMBERS.get(t.dtype, t.dtype),
-                "offset": t.offset,
-                "size": t.size,
-            }
-            for t in shard.tensors
-        ],
+        "tensors": encode_tensors(shard.tensors),
         "checksum": _text(shard.checksum, f"{shown}.checksum"),
         **writer.mapping(shard.extra, ("shards", at), f"{shown}.extra"),
     }
@@ -302,46 +272,10 @@ def _decode_shard(value: Json) -> ShardMetadata:
         rank=members.integer("rank", 0),
         file_path=members.take("filePath", str, ""),
         file_size=members.integer("fileSize", 0),
-        tensors=tuple(map(_decode_tensor, _drained(members.take("tensors", list, [])))),
+        tensors=decode_tensors(members.take("tensors", list, [])),
         checksum=members.take("checksum", str, ""),
         extra=members.rest(),
     )
-
-
-def _drained(values: list[Json]) -> Iterator[Json]:
-    """The values, each let go when the next one is due: as JSON a tensor is larger than what is made of it."""
-    values.reverse()
-    while values:
-        yield values.pop()
-
-
-def _decode_tensor(value: Json) -> TensorMetadata:
-    try:
-        name, shape, dtype = value["name"], value["shape"], value["dataType"]
-        offset, size = value.get("offset") or 0, value["size"]
-    except (TypeError, KeyError, AttributeError):
-        raise LayoutError(f"a tensor of the metadata lacks a member: {str(value)[:80]}") from None
-    if type(name) is not str or type(shape) is not list or type(offset) is not int or type(size) is not int:
-        raise LayoutError(f"tensor {str(name)[:80]!r} has members of the wrong type")
-    if not all(type(n) is int and 0 <= n < _MAX_INT for n in shape) or not 0 <= offset < _MAX_INT:
-        raise LayoutError(f"tensor {name!r} has the shape {shape} and the offset {offset}")
-    tensor = TensorMetadata(name, decode_dtype(dtype, name), tuple(shape), offset)
-    if size >= _MAX_INT:
-        raise LayoutError(f"tensor {name!r} has {size} bytes, beyond 64 bits")
-    if tensor.size != size:
-        raise LayoutError(
-            f"tensor {name!r} of shape {shape} and dtype {tensor.dtype} has {tensor.size} bytes, the file says {size}"
-        )
-    return tensor
-
-
-def decode_dtype(value: Json, tensor: str) -> str:
-    """A dtype's number or name. Raises UnsupportedDtypeError."""
-    name = _DTYPES_BY_NUMBER.get(value) if type(value) is int else value
-    if not isinstance(name, str):
-        raise UnsupportedDtypeError(f"tensor {tensor!r} has the unknown dtype {str(value)[:40]}")
-    numpy_dtype(name)
-    return name
 
 
 class _Members:
@@ -374,13 +308,13 @@ class _Members:
 def with_shards(
     metadata: CheckpointMetadata,
     tensors: Sequence[Sequence[TensorMetadata]],
-    place: Callable[[TensorMetadata], TensorMetadata] = lambda tensor: tensor,
 ) -> CheckpointMetadata:
     """The metadata, with the tensors that are really there. Raises LayoutError when the shards are others."""
     given = metadata.shards or tuple(ShardMetadata(rank=rank) for rank in range(len(tensors)))
     if len(given) != len(tensors):
         raise LayoutError(f"the metadata lists {len(given)} shards, {len(tensors)} are to be written")
     shards = tuple(
-        replace(shard, tensors=tuple(map(place, own))) for shard, own in zip(given, tensors, strict=True)
+        replace(shard, tensors=own if isinstance(own, TensorTable) else tuple(own))
+        for shard, own in zip(given, tensors, strict=True)
     )
     return replace(metadata, shards=shards)

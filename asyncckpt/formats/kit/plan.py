@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
+
+import numpy as np
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.tensors import Column, TensorTable, joined_spans, lay_out_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Content:
     `tree` is the structure that the state is rebuilt from; None for bare tensors.
     """
 
-    tensors: tuple[TensorMetadata, ...]
+    tensors: Sequence[TensorMetadata]
     shards: tuple[int, ...]
     metadata: CheckpointMetadata
     tree: Json = None
@@ -35,6 +38,14 @@ class Content:
             raise LayoutError(
                 f"the shards hold {sum(self.shards)} tensors, the content has {len(self.tensors)}"
             )
+
+    def chunking(self) -> Chunking:
+        """How its tensors are cut into checksum chunks."""
+        return Chunking.for_sizes(tensor.size for tensor in self.tensors)
+
+    def table(self) -> TensorTable:
+        """Its tensors as columns."""
+        return TensorTable.of(self.tensors)
 
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0
@@ -60,6 +71,55 @@ class Payload:
     @property
     def end(self) -> int:
         return self.offset + self.size
+
+
+class Payloads(Sequence[Payload]):
+    """Payloads as columns; one becomes a `Payload` when it is asked for."""
+
+    __slots__ = ("numbers", "offsets", "sizes")
+
+    def __init__(self, numbers: Column, offsets: Column, sizes: Column) -> None:
+        self.numbers = numbers
+        self.offsets = offsets
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> Payload: ...
+    @overload
+    def __getitem__(self, index: slice) -> Payloads: ...
+    def __getitem__(self, index: int | slice) -> Payload | Payloads:
+        if isinstance(index, slice):
+            return Payloads(self.numbers[index], self.offsets[index], self.sizes[index])
+        return Payload(int(self.numbers[index]), int(self.offsets[index]), int(self.sizes[index]))
+
+    def __iter__(self) -> Iterator[Payload]:
+        return map(Payload, self.numbers.tolist(), self.offsets.tolist(), self.sizes.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def of(self, numbers: Sequence[int]) -> Payloads:
+        """The same places, for tensors `numbers` where these have 0, 1, 2 …"""
+        return Payloads(np.asarray(numbers, np.int64)[self.numbers], self.offsets, self.sizes)
+
+    def moved(self, by: int) -> Payloads:
+        return Payloads(self.numbers, self.offsets + by, self.sizes)
+
+
+def spans_of(payloads: Sequence[Payload]) -> list[tuple[int, int]]:
+    """Where payloads lie, (start, end); neighbours without a gap are one."""
+    if not isinstance(payloads, Payloads):
+        return [(payload.offset, payload.end) for payload in payloads]
+    return joined_spans(payloads.offsets, payloads.offsets + payloads.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +150,7 @@ class FilePlan:
 
     name: str
     size: int
-    payloads: tuple[Payload, ...]
+    payloads: Sequence[Payload]
     deferred: tuple[ByteRange, ...]
     chunking: Chunking
     finish: Callable[[Digests, TensorBytes], Sequence[bytes]]
@@ -100,9 +160,7 @@ class FilePlan:
 
     def __post_init__(self) -> None:
         position = 0
-        for start, end in sorted(
-            [(p.offset, p.end) for p in self.payloads] + [tuple(r) for r in self.deferred]
-        ):
+        for start, end in sorted(spans_of(self.payloads) + [tuple(r) for r in self.deferred]):
             if start < position:
                 raise LayoutError(f"the plan of {self.name!r} overlaps at byte {start}")
             position = end
@@ -115,8 +173,8 @@ class StreamPlan:
     """One file whose size is known only when it has been made: compressed or encrypted.
 
     `chunks(read)` makes the bytes after the head, in order, in a worker thread; `head()` gives the first
-    `head_bytes` bytes afterwards, and `stored()` where every tensor of the content is. `size_bound` is an upper bound,
-    with which parts are planned.
+    `head_bytes` bytes afterwards, and `stored()` the tensors as parsing the file would. It gives none for a file whose
+    tensors lie in others, too. `size_bound` is an upper bound, with which parts are planned.
     """
 
     name: str
@@ -135,15 +193,11 @@ def aligned(offset: int, alignment: int = 64) -> int:
     return -(-offset // alignment) * alignment
 
 
-def lay_out(
-    tensors: Sequence[TensorMetadata], start: int, *, alignment: int = 64
-) -> tuple[tuple[Payload, ...], int]:
-    """Lay the tensors out one after another from `start`, aligned. Returns the payloads and the end."""
-    payloads = []
-    position = end = start
-    for number, tensor in enumerate(tensors):
-        size = tensor.size
-        position = aligned(end, alignment)
-        payloads.append(Payload(number, position, size))
-        end = position + size
-    return tuple(payloads), end
+def lay_out(tensors: Sequence[TensorMetadata], start: int, *, alignment: int = 64) -> tuple[Payloads, int]:
+    """Lay the tensors out one after another from `start`, aligned. Returns the payloads and the end.
+
+    Raises LayoutError for more bytes than any file has.
+    """
+    sizes = TensorTable.of(tensors).sizes
+    offsets, end = lay_out_sizes(sizes, start, alignment)
+    return Payloads(np.arange(len(sizes)), offsets, sizes), end

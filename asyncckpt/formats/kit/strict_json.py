@@ -13,10 +13,21 @@ from asyncckpt.model.metadata import Json
 _BATCH = 2_000
 """So many values are encoded in one call."""
 _SCALARS = frozenset({type(None), bool, int, float, str})
+_STRINGS = frozenset({str})
+_FEW = 8
 _LONG_TEXT = 256 * 1024
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
+
+
+class JsonText:
+    """A value whose JSON somebody has made already; it counts as large."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def dump_json(value: Json) -> str:
@@ -38,6 +49,8 @@ def json_pieces(value: Json) -> Iterator[str]:
         piece = next(open_containers[-1], None)
         if piece is None:
             open_containers.pop()
+        elif isinstance(piece, JsonText):
+            yield piece.text
         elif isinstance(piece, _Heavy):
             open_containers.append(_pieces_of(piece.value))
         else:
@@ -50,21 +63,21 @@ class _Heavy(NamedTuple):
     value: Json
 
 
-def _pieces_of(container: Json) -> Iterator[str | _Heavy]:
+def _pieces_of(container: Json) -> Iterator[str | _Heavy | JsonText]:
     """The text of a heavy container: light children together, heavy ones as they are."""
     is_object = isinstance(container, dict)
     separator, end = "{}" if is_object else "[]"
     batch: list[tuple[str | None, Json]] = []
     total = 0
     for key, value in container.items() if is_object else ((None, item) for item in container):
-        weight = 1 if type(value) in _SCALARS else _weight(value)
+        weight = 1 if type(value) in _SCALARS else _light_weight(value) or _weight(value)
         if batch and total + weight > _BATCH:
             yield separator + _dump_batch(batch)
             separator, batch, total = ",", [], 0
         if weight > _BATCH:
             yield separator if key is None else f"{separator}{json.dumps(key)}:"
             separator = ","
-            yield _Heavy(value)
+            yield value if type(value) is JsonText else _Heavy(value)
         else:
             batch.append((key, value))
             total += weight
@@ -77,6 +90,14 @@ def _dump_batch(batch: list[tuple[str | None, Json]]) -> str:
     return _dumps(dict(batch))[1:-1]
 
 
+def _light_weight(value: Json) -> int:
+    """The weight of a small object of scalars, which most are; 0 for anything else."""
+    if type(value) is not dict or len(value) > _FEW:
+        return 0
+    plain = _SCALARS.issuperset(map(type, value.values())) and _STRINGS.issuperset(map(type, value))
+    return 1 + len(value) if plain else 0
+
+
 def _weight(value: Json) -> int:
     """How many values it consists of, or some number beyond _BATCH where they are more.
 
@@ -87,7 +108,8 @@ def _weight(value: Json) -> int:
     while stack and count <= _BATCH:
         node = stack.pop()
         if isinstance(node, dict):
-            _require_strings(node)
+            if not _STRINGS.issuperset(map(type, node)):
+                _require_strings(node)
             count += len(node)
             stack += [child for child in node.values() if type(child) not in _SCALARS]
         elif isinstance(node, list | tuple):
@@ -95,6 +117,8 @@ def _weight(value: Json) -> int:
             # A long list is not looked into: it is heavy whatever is in it.
             if count <= _BATCH:
                 stack += [child for child in node if type(child) not in _SCALARS]
+        elif type(node) is JsonText:
+            return _BATCH + 1
     return count
 
 

@@ -5,14 +5,14 @@ Little-endian. Sections begin at multiples of 64 (STORE: 4096), with zeros in be
 ============= ======== ================================================================================
 part          bytes    content
 ============= ======== ================================================================================
-header        104      magic, versions, flags, sizes, ids and checksums: `metagraph_header`
+header        104      magic, versions, flags, sizes, ids and checksums: header.py
 section index 40 each  type, flags, offset, size, checksum, item count
-NODES         72 each  one record for each tensor, then names, dtypes and shapes: `metagraph_sections`
+NODES         72 each  one record for each tensor, then names, dtypes and shapes: records.py
 EDGES         16 each  which tensors belong to which shard
 INDEX         48 each  where each tensor's bytes lie, and the frames they were cut into
-METADATA      n        JSON, with the hashes of the other sections and the block: `metagraph_metadata`
-STORE         n        the tensors, at multiples of 64; or frames, compressed, encrypted: `metagraph_store`
-SIGNATURE     80       who vouches for all this: `metagraph_signature`
+METADATA      n        JSON, with the hashes of the other sections and the block: metadata.py
+STORE         n        the tensors, at multiples of 64; or frames, compressed, encrypted: store.py
+SIGNATURE     80       who vouches for all this: signature.py
 ============= ======== ================================================================================
 
 A plain bundle has this order. One that is compressed, encrypted or a delta is made while it is written, and so
@@ -24,23 +24,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from asyncckpt.arguments import checked
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps, Seal
 from asyncckpt.formats.kit.plan import AnyPlan, Content
+from asyncckpt.formats.metagraph.bundle import Keys
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, require_key
-from asyncckpt.formats.metagraph.delta import BaseBundle, base_bundle
-from asyncckpt.formats.metagraph.header import MAGIC, OLD_MAGIC
+from asyncckpt.formats.metagraph.delta import BaseBundle
+from asyncckpt.formats.metagraph.header import FORMAT_VERSION, MAGIC, OLD_MAGIC
 from asyncckpt.formats.metagraph.index import NAME, parse_file, seals_of
-from asyncckpt.formats.metagraph.read import Keys
-from asyncckpt.formats.metagraph.signature import require_keys, verify_key_of
+from asyncckpt.formats.metagraph.signature import require_keys
 from asyncckpt.formats.metagraph.write import Writing, plan_plain, plan_stream
 from asyncckpt.model.metadata import CheckpointMetadata
-
-__all__ = ["BaseBundle", "MetagraphFormat", "base_bundle", "verify_key_of"]
 
 _MAX_TIME = 2**64 - 1
 
@@ -51,12 +51,14 @@ class MetagraphFormat(ICheckpointFormat):
     `key` (32 bytes) encrypts and decrypts; with it a bundle that is not encrypted is refused, unless `allow_plain`.
     `signing_key` (32 raw bytes, Ed25519) signs what is written; with `verify_key` only bundles signed with its private
     key are read, and each tensor is compared with its signed hash.
-    `base` makes a delta: see `base_bundle`. The same content gives the same bytes unless it is encrypted, because by
-    default the creation time is the metadata's timestamp, and the bundle's id comes from its root.
+    `base` makes a delta: see `asyncckpt.bundles.base_bundle`. The same content gives the same bytes
+    unless it is encrypted, because by default the creation time is the metadata's timestamp, and the bundle's id
+    comes from its root.
     """
 
     name = NAME
     extensions = (".mgb",)
+    version = str(FORMAT_VERSION)
 
     @checked
     def __init__(
@@ -98,8 +100,11 @@ class MetagraphFormat(ICheckpointFormat):
         if self._base is not None and self._base.reference.file == name:
             raise LayoutError(f"a delta can't replace its own base {name!r}: choose another name")
         writing = self._writing(content.metadata)
-        streamed = writing.codec.flags or self._base is not None
-        return [plan_stream(content, name, writing) if streamed else plan_plain(content, name, writing)]
+        if writing.codec.flags or self._base is not None:
+            # What was just made need not be vouched for.
+            keys = replace(self._keys, verify_key=None, allow_plain=True)
+            return [plan_stream(content, name, writing, partial(parse_file, keys=keys))]
+        return [plan_plain(content, name, writing)]
 
     def parse(self, source: FileInfo) -> ParseSteps:
         return parse_file(source, self._keys)

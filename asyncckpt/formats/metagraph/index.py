@@ -12,24 +12,22 @@ from asyncckpt.errors import (
     LimitExceededError,
     MissingBaseError,
 )
+from asyncckpt.formats.kit.block.header import indexed
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
     Frames,
-    Index,
     Need,
     ParseSteps,
     RegionDigest,
     Seal,
     StoredTensor,
 )
-from asyncckpt.formats.kit.order import add_checksums, decode_arranged, foreign_metadata
-from asyncckpt.formats.metagraph.bundle import Bundle
+from asyncckpt.formats.metagraph.bundle import Bundle, Keys, read_bundle
 from asyncckpt.formats.metagraph.codec import Codec
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
-from asyncckpt.formats.metagraph.read import Keys, read_bundle
 from asyncckpt.formats.metagraph.records import Entry, Frame, Node
 from asyncckpt.model.metadata import Json, TensorMetadata
 
@@ -50,30 +48,26 @@ def parse_file(source: FileInfo, keys: Keys) -> ParseSteps:
     encrypted = bool(bundle.header.flags & Flag.ENCRYPTED)
     # An encrypted delta vouches for its base as a signed one does, and the base may be plain.
     stored = _stored_tensors(bundles, checked=encrypted or keys.verify_key is not None)
-    block = bundle.metadata.block
-    if block is None:
-        metadata = foreign_metadata(stored, bundle.metadata.described)
-    else:
-        metadata, stored = decode_arranged(block.metadata, stored)
-        counts = tuple(len(shard.tensors) for shard in metadata.shards)
-        if bundle.edges.shards not in (None, counts):
-            raise LayoutError(f"EDGES has shards of {bundle.edges.shards} tensors, METADATA of {counts}")
-    return Index(
+    index = indexed(
+        stored,
+        bundle.metadata.block,
         format=NAME,
         version=str(bundle.header.format_version),
-        metadata=metadata,
-        tensors=tuple(stored),
-        tree=block.tree if block else None,
-        warnings=bundle.warnings,
-        files=tuple(files),
-        digests=tuple(d for number, found in enumerate(bundles) for d in _digests(found, number)),
+        custom_fields=bundle.metadata.described,
         header_extents=_structure(bundles),
+        files=tuple(files),
+        warnings=bundle.warnings,
+        digests=tuple(d for number, found in enumerate(bundles) for d in _digests(found, number)),
         details=_details(bundle),
         seals=seals_of(
             encrypted=any(found.header.flags & Flag.ENCRYPTED for found in bundles),
             signed=bool(bundle.header.flags & Flag.SIGNED),
         ),
     )
+    counts = tuple(len(shard.tensors) for shard in index.metadata.shards)
+    if bundle.metadata.block is not None and bundle.edges.shards not in (None, counts):
+        raise LayoutError(f"EDGES has shards of {bundle.edges.shards} tensors, METADATA of {counts}")
+    return index
 
 
 def seals_of(*, encrypted: bool, signed: bool) -> frozenset[Seal]:
@@ -95,7 +89,7 @@ def _read_base(reference: BaseReference, delta: Bundle, keys: Keys) -> Generator
 # -- tensors ---------------------------------------------------------------------------------------------------
 
 
-def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[StoredTensor, ...]:
+def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> list[StoredTensor]:
     """The tensors of the first bundle, wherever their bytes are."""
     top = bundles[0]
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
@@ -103,9 +97,7 @@ def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> tuple[Stored
     for node in top.nodes:
         level = _level_of(node, nodes_below)
         stored.append(_stored_tensor(node, bundles[level], level, checked))
-    if top.metadata.block is not None:
-        add_checksums(stored, top.metadata.block)
-    return tuple(stored)
+    return stored
 
 
 def _level_of(node: Node, nodes_below: Sequence[dict[bytes, Node]]) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncckpt.errors import LayoutError, LimitExceededError, UnsupportedVersionError
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.formats.metagraph.delta import BaseReference
 from asyncckpt.formats.metagraph.hashing import HASH_BYTES

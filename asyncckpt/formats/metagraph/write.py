@@ -6,12 +6,14 @@ Streamed (compressed, encrypted, delta): header, section index, STORE, NODES, ED
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
-from asyncckpt.formats.kit.order import build_block
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.index import FileInfo, ParseSteps, StoredTensor
+from asyncckpt.formats.kit.made import MadeFile
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, StreamPlan, TensorBytes, aligned, lay_out
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, stored_bound
 from asyncckpt.formats.metagraph.delta import BaseBundle
@@ -75,7 +77,7 @@ class Writing:
 
     def metadata_text(self, content: Content, chunking: Chunking) -> MetadataText:
         """Raises LayoutError when the content's metadata is not JSON."""
-        block = build_block(content, chunking, range(len(content.tensors)), outside=False)
+        block = build_block(content, chunking, outside=False)
         return MetadataText.build(
             block,
             [number for number in sorted(PLAIN_ORDER) if number != SectionType.METADATA],
@@ -115,7 +117,7 @@ class Writing:
 
 def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
     """A bundle whose layout is known before a byte is written. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    chunking = content.chunking()
     nodes = NodeTable.build(content.tensors)
     edges = encode_edges(content.shards)
     text = writing.metadata_text(content, chunking)
@@ -183,10 +185,19 @@ def _items(number: SectionType, content: Content, *, frames: int, stored: int | 
 # -- streamed --------------------------------------------------------------------------------------------------
 
 
-def plan_stream(content: Content, name: str, writing: Writing) -> StreamPlan:
-    """A bundle that is made while it is written. Raises LayoutError, LimitExceededError."""
+def plan_stream(
+    content: Content, name: str, writing: Writing, parse: Callable[[FileInfo], ParseSteps]
+) -> StreamPlan:
+    """A bundle that is made while it is written; `parse` reads it. Raises LayoutError, LimitExceededError."""
     stream = _Stream(content, writing)
-    return StreamPlan(name, stream.size_bound(), stream.chunks, writing.head_bytes, stream.head)
+
+    def stored() -> Sequence[StoredTensor]:
+        # Where the tensors of a delta's base lie is in the base, which is not read here.
+        if writing.base is not None:
+            return ()
+        return stream.made.parse(parse(FileInfo(name, stream.made.size)), stream.head()).tensors
+
+    return StreamPlan(name, stream.size_bound(), stream.chunks, writing.head_bytes, stream.head, stored)
 
 
 class _Stream:
@@ -195,7 +206,7 @@ class _Stream:
     def __init__(self, content: Content, writing: Writing) -> None:
         self._content = content
         self._writing = writing
-        self._chunking = Chunking.for_sizes(t.size for t in content.tensors)
+        self._chunking = content.chunking()
         if writing.codec.flags and self._chunking.chunk_bytes > MAX_FRAME_BYTES:
             raise LimitExceededError(
                 f"frames of {self._chunking.chunk_bytes} bytes are too large: at most {MAX_FRAME_BYTES} are allowed"
@@ -214,6 +225,7 @@ class _Stream:
         self._sections: list[Section] = []
         self._hashes: dict[int, bytes] = {}
         self._head: bytes | None = None
+        self.made = MadeFile()
 
     def size_bound(self) -> int:
         flags, chunking = self._writing.codec.flags, self._chunking
@@ -236,8 +248,11 @@ class _Stream:
         """Everything behind the head, in order."""
         store = self._store
         self._sections, self._hashes, self._head = [], {}, None
-        yield bytes(store.start - self._writing.head_bytes)
-        yield from store.chunks(read)
+        self.made = made = MadeFile(self._writing.head_bytes)
+        yield made.keep(bytes(store.start - self._writing.head_bytes))
+        for data in store.chunks(read):
+            made.skip(data)
+            yield data
         self._note(SectionType.STORE, self._writing.codec.flags, store.start, store.end, store.digest)
         yield from self._section(SectionType.NODES, self._nodes.encode(store.hashes, in_base=store.in_base))
         yield from self._section(SectionType.EDGES, encode_edges(self._content.shards))
@@ -246,14 +261,14 @@ class _Stream:
         self._head, signature = self._writing.close(self._sections, self._hashes)
         if signature:
             end = self._sections[-1].end
-            yield bytes(aligned(end, SECTION_ALIGNMENT) - end) + signature
+            yield made.keep(bytes(aligned(end, SECTION_ALIGNMENT) - end) + signature)
 
     def _section(self, number: SectionType, raw: bytes) -> Iterator[bytes]:
         flags, stored = self._writing.codec.encode_section(number, raw, self._writing.random)
         end = self._sections[-1].end
         offset = aligned(end, SECTION_ALIGNMENT)
         self._note(number, flags, offset, offset + len(stored), hash_of(stored))
-        yield bytes(offset - end) + stored
+        yield self.made.keep(bytes(offset - end) + stored)
 
     def _note(self, number: SectionType, flags: int, start: int, end: int, digest: bytes) -> None:
         items = _items(number, self._content, frames=len(self._store.frames), stored=len(self._store.entries))

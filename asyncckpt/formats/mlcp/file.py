@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError, UnsupportedVersionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor, decode_utf8, encode_utf8
-from asyncckpt.formats.kit.block import EXACT, Block, BlockTemplate
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.text import BLOCK_KEY, EXACT, Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -38,12 +41,12 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
+from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
-from asyncckpt.model.checksums import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, moved
-from asyncckpt.model.ranges import ByteRange
+from asyncckpt.formats.kit.table import StoredTable
+from asyncckpt.model.boxes import Shape
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, byte_size
+from asyncckpt.model.tensors import TensorTable
 
 MAGIC = bytes.fromhex("50434c4d")
 SWAPPED_MAGIC = b"MLCP"
@@ -52,7 +55,6 @@ TABLES_ONLY_VERSION = "1.0.0"
 ALIGNMENT = 64
 MAX_VERSION_BYTES = 64
 MAX_METADATA_BYTES = 2**31 - 1
-BLOCK_FIELD = "asyncckpt"
 
 _DOTNET_NAMES = {
     "float16": "Float16",
@@ -75,80 +77,64 @@ _DOTNET_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What comes before the tables."""
-
-    version: str
-    metadata: bytes | memoryview
-
-    def encode(self) -> bytes:
-        return MAGIC + dotnet_string(self.version) + LE_I32.pack(len(self.metadata)) + self.metadata
-
-
 # -- plan ------------------------------------------------------------------------------------------------------
 
 
 def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
-    tensors = content.tensors
-    chunking = Chunking.for_sizes(t.size for t in tensors)
-    relative, data_bytes = lay_out(tensors, 0, alignment=ALIGNMENT)
-    placed = iter(relative)
+    chunking = content.chunking()
+    relative, data_bytes = lay_out(content.tensors, 0, alignment=ALIGNMENT)
+    content = replace(content, tensors=content.table().at(relative.offsets))
     metadata = with_shards(
         replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
         list(content.by_shard()),
-        lambda tensor: moved(tensor, next(placed).offset),
     )
     before, after, exact = split_metadata(metadata)
     block = BlockTemplate.build(content, chunking, exact=exact)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
-    block_start = len(Header(VERSION, b"").encode()) + len(before)
     tables = b"".join(encode_table(shard) for shard in content.by_shard())
-    header_bytes = len(Header(VERSION, b"").encode()) + metadata_bytes + len(tables)
-    data_start = aligned(header_bytes, ALIGNMENT)
-    payloads = tuple(Payload(p.tensor, p.offset + data_start, p.size) for p in relative)
-    size = data_start + data_bytes
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        text = before + block.render(block_start, digests.checksums) + after
-        header = Header(VERSION, text).encode() + tables
-        spans = ((p.offset, p.end) for p in payloads)
-        return with_header_crc([(0, header)], spans, size=size, at=block_start + block.outside_position)
-
-    return FilePlan(name, size, payloads, (ByteRange(0, header_bytes),), chunking, finish)
+    header = BlockHeader(encode_start(VERSION, metadata_bytes) + before, block, after + tables)
+    data_start = aligned(header.end, ALIGNMENT)
+    return header.plan(name, relative.moved(data_start), size=data_start + data_bytes, chunking=chunking)
 
 
 def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:
     """The JSON text before and after the block, which is the last member of the last member, and what it has to say
     of values that the JSON does not keep exactly. Raises LayoutError, UnsupportedStateError."""
-    if BLOCK_FIELD in metadata.custom_fields:
-        raise LayoutError(f"the custom field {BLOCK_FIELD!r} is asyncckpt's own; choose another name")
+    if BLOCK_KEY in metadata.custom_fields:
+        raise LayoutError(f"the custom field {BLOCK_KEY!r} is asyncckpt's own; choose another name")
     members = encode_metadata(metadata)
     exact = members.pop(EXACT_MEMBER, None)
-    members["customFields"] = {**members["customFields"], BLOCK_FIELD: None}
+    members["customFields"] = {**members["customFields"], BLOCK_KEY: None}
     return dump_json(members).removesuffix("null}}").encode(), b"}}", exact
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
 
 
+def encode_start(version: str, metadata_bytes: int) -> bytes:
+    """What comes before the metadata."""
+    return MAGIC + dotnet_string(version) + LE_I32.pack(metadata_bytes)
+
+
 def encode_table(tensors: Sequence[TensorMetadata]) -> bytes:
     """One shard's table."""
-    parts = [LE_I32.pack(len(tensors))]
-    for tensor in tensors:
-        name = encode_utf8(tensor.name, "a tensor's name")
-        rank = len(tensor.shape)
-        dtype = dotnet_string(_DOTNET_NAMES.get(tensor.dtype, tensor.dtype))
-        parts.append(
-            LE_I32.pack(len(name))
-            + name
-            + dtype
-            + struct.pack(f"<i{rank + 1}q", rank, *tensor.shape, tensor.size)
-        )
-    return b"".join(parts)
+    table = TensorTable.of(tensors)
+    kinds = list(zip(table.dtypes, table.shapes, strict=True))
+    # Of very many tensors most are alike.
+    tails = {kind: _encode_kind(*kind) for kind in set(kinds)}
+    names = [encode_utf8(name, "a tensor's name") for name in table.names]
+    rows = [LE_I32.pack(len(name)) + name + tails[kind] for name, kind in zip(names, kinds, strict=True)]
+    return LE_I32.pack(len(rows)) + b"".join(rows)
+
+
+def _encode_kind(dtype: str, shape: Shape) -> bytes:
+    """What a table says of a tensor behind its name."""
+    rank = len(shape)
+    numbers = struct.pack(f"<i{rank + 1}q", rank, *shape, byte_size(dtype, shape))
+    return dotnet_string(_DOTNET_NAMES.get(dtype, dtype)) + numbers
 
 
 def dotnet_string(text: str) -> bytes:
@@ -167,41 +153,40 @@ def dotnet_string(text: str) -> bytes:
 
 def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
-    header, tables_start = yield from _parse_header(source)
-    metadata, block_json = join_metadata(load_json(header.metadata, "the metadata"))
+    version, text, tables_start = yield from _parse_start(source)
+    metadata, block_json = join_metadata(load_json(text, "the metadata"))
     tables_end = yield from _check_tables(metadata, tables_start, source)
-    if header.version == TABLES_ONLY_VERSION and block_json is None:
+    if version == TABLES_ONLY_VERSION and block_json is None:
         return _tables_only(metadata, tables_end, source)
     if block_json is None:
-        raise LayoutError(f"a file of version {header.version} needs the custom field {BLOCK_FIELD!r}")
-    block = Block.decode(block_json)
-    stored = _stored_tensors(metadata, block, aligned(tables_end, ALIGNMENT), source)
-    start = yield from need_exactly(0, tables_end, "the header")
-    spans = ((at, at + size) for tensor in stored for at, size, _ in tensor.extents)
-    block.check_outside([(0, start)], spans, size=source.size)
-    warnings = () if header.version == VERSION else (f"written as MLCP {header.version}, read as {VERSION}",)
-    return Index(
+        raise LayoutError(f"a file of version {version} needs the custom field {BLOCK_KEY!r}")
+    data_start = aligned(tables_end, ALIGNMENT)
+    header = yield from need_exactly(0, data_start, "the header")
+    return indexed(
+        _stored_tensors(metadata, data_start),
+        Block.decode(block_json),
         format=MlcpFormat.name,
-        version=header.version,
+        version=version,
+        regions=[(0, header)],
+        size=source.size,
         metadata=metadata,
-        tensors=stored,
-        tree=block.tree,
-        warnings=warnings,
         header_extents=(Extent(0, tables_end),),
-        details={"headerBytes": tables_end, "metadataBytes": len(header.metadata)},
+        warnings=() if version == VERSION else (f"written as MLCP {version}, read as {VERSION}",),
+        details={"headerBytes": tables_end, "metadataBytes": len(text)},
     )
 
 
 def join_metadata(members: Json) -> tuple[CheckpointMetadata, Json]:
     """The metadata, and the block in its custom fields; None where there is none. Raises LayoutError."""
     custom = members.get("customFields") if isinstance(members, dict) else None
-    block_json = custom.pop(BLOCK_FIELD, None) if isinstance(custom, dict) else None
+    block_json = custom.pop(BLOCK_KEY, None) if isinstance(custom, dict) else None
     if isinstance(block_json, dict) and EXACT in block_json:
         members[EXACT_MEMBER] = block_json[EXACT]
     return decode_metadata(members), block_json
 
 
-def _parse_header(source: FileInfo) -> Generator[Need, memoryview, tuple[Header, int]]:
+def _parse_start(source: FileInfo) -> Generator[Need, memoryview, tuple[str, memoryview, int]]:
+    """The version, the text of the metadata, and where the tables begin."""
     start = yield Need(0, len(MAGIC) + 2 + MAX_VERSION_BYTES + 4)
     magic = bytes(start[:4])
     if magic == SWAPPED_MAGIC:
@@ -224,7 +209,7 @@ def _parse_header(source: FileInfo) -> Generator[Need, memoryview, tuple[Header,
             f"the metadata has {length} bytes, {source.size - cursor.position} are left in the file"
         )
     text = yield from need_exactly(cursor.position, length, "the metadata")
-    return Header(version, text), cursor.position + length
+    return version, text, cursor.position + length
 
 
 def _dotnet_string(cursor: Cursor, limit: int, what: str) -> str:
@@ -275,51 +260,30 @@ def _tables_only(metadata: CheckpointMetadata, tables_end: int, source: FileInfo
             f"{source.size - tables_end} bytes are left over after the tables of {len(metadata.shards)} shards"
         )
     absent = "MLCP 1.0.0 stores tables only, no tensor data"
-    tensors = tuple(StoredTensor(t, absent=absent) for shard in metadata.shards for t in shard.tensors)
-    _require_unique(tensors)
-    return Index(
+    return indexed(
+        [StoredTensor(t, absent=absent) for shard in metadata.shards for t in shard.tensors],
+        None,
         format=MlcpFormat.name,
         version=TABLES_ONLY_VERSION,
         metadata=metadata,
-        tensors=tensors,
         warnings=(absent,),
         details={"headerBytes": tables_end},
     )
 
 
-def _stored_tensors(
-    metadata: CheckpointMetadata, block: Block, data_start: int, source: FileInfo
-) -> tuple[StoredTensor, ...]:
-    tensors = [t for shard in metadata.shards for t in shard.tensors]
-    sizes = [t.size for t in tensors]
-    chunking = block.chunking(sizes)
-    end = data_start
-    stored = []
-    for number, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
-        position = data_start + tensor.offset
-        if position != aligned(end, ALIGNMENT):
-            raise LayoutError(
-                f"tensor {tensor.name!r} begins at byte {position}, {aligned(end, ALIGNMENT)} was expected"
-            )
-        end = position + size
-        if end > source.size:
-            raise TruncatedError(f"tensor {tensor.name!r} ends at {end}, the file has {source.size} bytes")
-        checksums = chunking.of_tensor(number, block.checksums)
-        stored.append(
-            StoredTensor(
-                block.boxed(tensor), (Extent(position, size),), checksums, chunk_bytes=block.chunk_bytes
-            )
+def _stored_tensors(metadata: CheckpointMetadata, data_start: int) -> StoredTable:
+    """Raises LayoutError unless each tensor begins where the one before it lets it."""
+    table = TensorTable.joined(shard.tensors for shard in metadata.shards)
+    expected, _ = lay_out(table, data_start, alignment=ALIGNMENT)
+    starts = table.offsets + data_start
+    wrong = np.flatnonzero(starts != expected.offsets)
+    if len(wrong):
+        number = int(wrong[0])
+        raise LayoutError(
+            f"tensor {table.names[number]!r} begins at byte {starts[number]}, "
+            f"{expected.offsets[number]} was expected"
         )
-    if end != source.size:
-        raise LayoutError(f"{source.size - end} bytes are left over after the last tensor")
-    _require_unique(stored)
-    block.share_names([t.name for t in tensors])
-    return tuple(stored)
-
-
-def _require_unique(tensors: Sequence[StoredTensor]) -> None:
-    if len({t.name for t in tensors}) != len(tensors):
-        raise LayoutError("two tensors of the file have the same name")
+    return StoredTable(table, starts)
 
 
 # -- the class -------------------------------------------------------------------------------------------------
@@ -330,6 +294,7 @@ class MlcpFormat(ICheckpointFormat):
 
     name = "mlcp"
     extensions = (".checkpoint",)
+    version = VERSION
 
     def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[:4]) in (MAGIC, SWAPPED_MAGIC)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,23 +37,22 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_I32, Cursor
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.text import BLOCK_KEY, Block, BlockTemplate
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
     RegionDigest,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
 from asyncckpt.formats.kit.metadata_json import with_shards
-from asyncckpt.formats.kit.order import add_checksums
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
-from asyncckpt.formats.mlcp.file import BLOCK_FIELD, MAX_METADATA_BYTES, join_metadata, split_metadata
+from asyncckpt.formats.mlcp.file import MAX_METADATA_BYTES, join_metadata, split_metadata
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
@@ -117,19 +116,16 @@ class ShardHeader:
 
 def plan_set(content: Content, name: str) -> list[FilePlan]:
     """One file for each shard, and the one that names them. Raises LayoutError, LimitExceededError."""
-    prefix = name.removesuffix(SUFFIX)
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
-    metadata = _described(content, prefix)
-    sha256: dict[str, str] = {}
+    chunking = content.chunking()
+    metadata = _described(content, name.removesuffix(SUFFIX))
     plans, first = [], 0
     for shard in metadata.shards:
-        count = len(shard.tensors)
         payloads = tuple(
             Payload(first + i, HEADER_BYTES + t.offset, t.size) for i, t in enumerate(shard.tensors)
         )
-        plans.append(_plan_shard(shard, payloads, chunking, sha256))
-        first += count
-    return [*plans, _plan_metadata(name, content, metadata, plans, chunking, sha256)]
+        plans.append(_plan_shard(shard, payloads, chunking))
+        first += len(payloads)
+    return [*plans, _plan_metadata(name, content, metadata, plans, chunking)]
 
 
 def _described(content: Content, prefix: str) -> CheckpointMetadata:
@@ -161,19 +157,18 @@ def _described(content: Content, prefix: str) -> CheckpointMetadata:
     return replace(given, shards=tuple(shards))
 
 
-def _plan_shard(
-    shard: ShardMetadata, payloads: tuple[Payload, ...], chunking: Chunking, sha256: dict[str, str]
-) -> FilePlan:
-    """A shard. Its SHA-256 is noted in `sha256`: the metadata, which is written last, has it too."""
+def _plan_shard(shard: ShardMetadata, payloads: tuple[Payload, ...], chunking: Chunking) -> FilePlan:
+    """A shard; the metadata, which is written last, has its SHA-256 too."""
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        sha256[shard.file_path] = checksum = digests.format
         data_bytes = shard.file_size - HEADER_BYTES
-        return [ShardHeader(shard.rank, checksum, len(payloads), data_bytes).encode()]
+        return [ShardHeader(shard.rank, digests.format, len(payloads), data_bytes).encode()]
 
-    late = (ByteRange(0, HEADER_BYTES),)
+    deferred = (ByteRange(0, HEADER_BYTES),)
     hashing = partial(_sha256, payloads)
-    return FilePlan(shard.file_path, shard.file_size, payloads, late, chunking, finish, format_digest=hashing)
+    return FilePlan(
+        shard.file_path, shard.file_size, payloads, deferred, chunking, finish, format_digest=hashing
+    )
 
 
 def _sha256(payloads: Sequence[Payload], read: TensorBytes) -> str:
@@ -191,25 +186,22 @@ def _plan_metadata(
     metadata: CheckpointMetadata,
     shards: Sequence[FilePlan],
     chunking: Chunking,
-    sha256: Mapping[str, str],
 ) -> FilePlan:
     before, after, exact = split_metadata(metadata)
-    block = BlockTemplate.build(content, chunking, exact=exact)
-    size = len(before) + block.size + len(after)
-    if size > MAX_METADATA_BYTES:
-        raise LimitExceededError(f"the metadata has {size} bytes, {MAX_METADATA_BYTES} are allowed")
+    header = BlockHeader(before, BlockTemplate.build(content, chunking, exact=exact), after)
+    if header.size > MAX_METADATA_BYTES:
+        raise LimitExceededError(f"the metadata has {header.size} bytes, {MAX_METADATA_BYTES} are allowed")
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        checksums = [sha256.get(plan.name) or _sha256(plan.payloads, read) for plan in shards]
+        # Whoever writes the set knows the shards' digests; whoever renders this file alone does not.
+        known = (digests.earlier.get(plan.name) or _sha256(plan.payloads, read) for plan in shards)
         described = tuple(
-            replace(shard, checksum=checksum)
-            for shard, checksum in zip(metadata.shards, checksums, strict=True)
+            replace(shard, checksum=checksum) for shard, checksum in zip(metadata.shards, known, strict=True)
         )
         text, _, _ = split_metadata(replace(metadata, shards=described))
-        text += block.render(len(text), digests.checksums) + after
-        return with_header_crc([(0, text)], (), size=size, at=len(before) + block.outside_position)
+        return replace(header, before=text).encode(digests.checksums, (), size=header.size)
 
-    return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
+    return FilePlan(name, header.size, (), (header.region,), chunking, finish)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------
@@ -226,30 +218,33 @@ def parse_set(source: FileInfo) -> ParseSteps:
             f"metadata of version {metadata.version!r} is not supported: upgrade asyncckpt to read it"
         )
     if block_json is None and metadata.version != ORIGINAL_VERSION:
-        raise LayoutError(f"a set of version {metadata.version} needs the custom field {BLOCK_FIELD!r}")
+        raise LayoutError(f"a set of version {metadata.version} needs the custom field {BLOCK_KEY!r}")
     block = None if block_json is None else Block.decode(block_json)
     if block is not None:
+        # Before the shards are asked for: what it says of them is to be believed.
         block.check_outside([(0, text)], (), size=source.size)
     files, digests, stored = [""], [], []
-    for shard in metadata.shards:
-        name = _file_name(shard, source)
+    extents = [Extent(0, source.size)]
+    names = [_file_name(shard, source) for shard in metadata.shards]
+    yield from open_ahead(names)
+    for shard, name in zip(metadata.shards, names, strict=True):
         header = yield from _parse_shard(shard, name, ours=block is not None)
+        extents.append(Extent(0, HEADER_BYTES, len(files)))
         extent = Extent(HEADER_BYTES, header.data_bytes, len(files))
         digests.append(
             RegionDigest(f"the data of {name!r}", "sha256", extent, bytes.fromhex(header.checksum))
         )
         stored += _stored_tensors(shard, header, len(files))
         files.append(name)
-    if len(set(files)) != len(files) or len({t.name for t in stored}) != len(stored):
-        raise LayoutError("two shards, or two tensors, of the set have the same name")
-    if block is not None:
-        add_checksums(stored, block)
-    return Index(
+    if len(set(files)) != len(files):
+        raise LayoutError("two shards of the set have the same name")
+    return indexed(
+        stored,
+        block,
         format=MlcpSetFormat.name,
         version=metadata.version,
         metadata=metadata,
-        tensors=tuple(stored),
-        tree=None if block is None else block.tree,
+        header_extents=None if block is None else tuple(extents),
         files=tuple(files),
         digests=tuple(digests),
         details={"shards": len(metadata.shards), "metadataBytes": source.size},
@@ -317,6 +312,7 @@ class MlcpSetFormat(ICheckpointFormat):
 
     name = "mlcp-set"
     extensions = (SUFFIX,)
+    version = VERSION
 
     def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return _BEGINNING.match(bytes(head[:128])) is not None

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
+from asyncckpt.formats.kit.block.header import indexed
 from asyncckpt.formats.kit.index import Extent, FileInfo, Index, RegionDigest, StoredTensor
-from asyncckpt.formats.kit.order import foreign_metadata
 from asyncckpt.formats.mldf.header import IMAGE_CELL, Flags, Header, TypeId
 from asyncckpt.formats.mldf.schema import SCHEMA_FIELD, Field, Layout, array_of, sized
 from asyncckpt.model.metadata import Json, TensorMetadata
@@ -44,14 +44,12 @@ def foreign_index(
             stored.append(StoredTensor(tensor, (extent,)))
             if crc32 is not None:
                 digests.append(_digest(f"tensor {tensor.name!r}", extent, crc32))
-    if len({tensor.name for tensor in stored}) != len(stored):
-        raise LayoutError("two tensors of the file have the same name")
     require_apart([tensor.extents[0][:2] for tensor in stored])
-    return Index(
+    return indexed(
+        stored,
+        None,
         format="mldf",
         version=header.version,
-        metadata=foreign_metadata(stored, {}),
-        tensors=tuple(stored),
         warnings=header.warnings,
         digests=tuple(digests),
         details=details(layout),

@@ -1,6 +1,6 @@
 """MLDF as a checkpoint: one row for each shard, one NDARRAY field for each tensor. Extension `.mldf`.
 
-The structures are in mldf_header.py. A file that we write has, in this order:
+The structures are in header.py. A file that we write has, in this order:
 
 ================= =========================================================================================
 part              content
@@ -26,19 +26,18 @@ from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
     StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import add_checksums, build_block, decode_arranged
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned, lay_out
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.mldf.foreign import data_digest, details, foreign_index, require_apart
 from asyncckpt.formats.mldf.header import (
@@ -48,6 +47,8 @@ from asyncckpt.formats.mldf.header import (
     MAGIC,
     PAGE_BYTES,
     TABLE_ALIGNMENT,
+    VERSION_MAJOR,
+    VERSION_MINOR,
     Descriptor,
     Header,
     TypeId,
@@ -68,7 +69,7 @@ from asyncckpt.formats.mldf.schema import (
     parse_schema,
     sized,
 )
-from asyncckpt.model.checksums import Chunking, crc32, crc32_of_region
+from asyncckpt.model.checksums import crc32, crc32_of_region
 from asyncckpt.model.metadata import moved
 from asyncckpt.model.ranges import ByteRange
 
@@ -86,8 +87,8 @@ Table = NDArray[np.uint64]
 def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLDF file. Raises LayoutError, LimitExceededError."""
     tensors = content.tensors
-    chunking = Chunking.for_sizes(t.size for t in tensors)
-    block = build_block(content, chunking, range(len(tensors)))
+    chunking = content.chunking()
+    block = build_block(content, chunking)
     arrays = [Field(t.name, TypeId.NDARRAY, array_arguments(t.dtype, t.shape)) for t in tensors]
     descriptors, schema = encode_fields(arrays)
     if max(block.size, len(schema)) > MAX_BLOCK_BYTES:
@@ -98,34 +99,28 @@ def plan_file(content: Content, name: str) -> FilePlan:
     rows = max(1, len(content.shards))
     metadata_ptr = aligned(HEADER_END + len(offsets[1:]) * DESCRIPTOR.size, TABLE_ALIGNMENT)
     head_bytes = metadata_ptr + rows * offsets[-1]
-    block_start = data_ptr = aligned(head_bytes, PAGE_BYTES)
-    schema_start = aligned(block_start + block.size)
-    late_end = schema_start + len(schema) if schema else block_start + block.size
-    payloads, alloc_ptr = lay_out(tensors, late_end)
-    spans = [(block_start, block.size), (schema_start, len(schema))]
-    entries = encode_allocations(allocations(spans + [(p.offset, p.size) for p in payloads]))
+    data_ptr = aligned(head_bytes, PAGE_BYTES)
+    schema_ptr = aligned(data_ptr + block.size)
+    after = bytes(schema_ptr - data_ptr - block.size) + schema if schema else b""
+    inner = BlockHeader(b"", block, after, start=data_ptr)
+    payloads, alloc_ptr = lay_out(tensors, inner.end)
+    own_spans = [(data_ptr, block.size), (schema_ptr, len(schema))]
+    entries = encode_allocations(allocations(own_spans + [(p.offset, p.size) for p in payloads]))
     size = alloc_ptr + len(entries)
     header = Header(rows, len(offsets) - 1, PAGE_BYTES, HEADER_END, metadata_ptr, data_ptr, alloc_ptr)
 
     def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        table = _table(content, payloads, digests.crc32, spans[: len(own)], offsets)
         fields = b"".join(d.encode() for d in (*own, *descriptors))
+        table = _table(content, payloads, digests.crc32, own_spans[: len(own)], offsets)
         front = (header.encode() + fields).ljust(metadata_ptr, b"\0") + table
-        inner = block.render(block_start, digests.checksums)
-        inner = inner.ljust(schema_start - block_start, b"\0") + schema if schema else inner
-        front, inner, table_bytes = with_header_crc(
-            [(0, front), (data_ptr, inner), (alloc_ptr, entries)],
-            ((p.offset, p.end) for p in payloads),
-            size=size,
-            at=block_start + block.outside_position,
-            masks=[_CRC_MASK],
-        )
+        others = [(0, front), (alloc_ptr, entries)]
+        text, *_ = inner.encode(digests.checksums, payloads, size=size, others=others, masks=[_CRC_MASK])
         runs = [(p.offset, p.end, own) for p, own in zip(payloads, digests.crc32, strict=True)]
-        value = crc32_of_region([(data_ptr, late_end, crc32(inner)), *runs], data_ptr, alloc_ptr)
-        return [replace(header, data_crc32=value).encode() + front[HEADER_END:], inner, table_bytes]
+        value = crc32_of_region([(data_ptr, inner.end, crc32(text)), *runs], data_ptr, alloc_ptr)
+        return [replace(header, data_crc32=value).encode() + front[HEADER_END:], text, entries]
 
-    late = (ByteRange(0, head_bytes), ByteRange(data_ptr, late_end), ByteRange(alloc_ptr, size))
-    return FilePlan(name, size, payloads, late, chunking, finish, needs_crc32=True)
+    deferred = (ByteRange(0, head_bytes), inner.region, ByteRange(alloc_ptr, size))
+    return FilePlan(name, size, payloads, deferred, chunking, finish, needs_crc32=True)
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
@@ -175,23 +170,22 @@ def parse_file(source: FileInfo) -> ParseSteps:
         regions.append((schema[0], (yield from need_exactly(*schema, "the schema"))))
     alloc = header.alloc_table_ptr
     regions.append((alloc, (yield from need_exactly(alloc, source.size - alloc, "the allocation table"))))
-    spans = ((tensor.extents[0].offset, tensor.extents[0].end) for tensor in stored)
-    block.check_outside(regions, spans, size=source.size, masks=[_CRC_MASK])
-    add_checksums(stored, block)
-    metadata, tensors = decode_arranged(block.metadata, stored)
-    if [len(shard.tensors) for shard in metadata.shards] != shards[: len(metadata.shards)]:
-        raise LayoutError("the rows of the tensors are not those of their shards")
-    return Index(
+    index = indexed(
+        stored,
+        block,
         format=MldfFormat.name,
         version=header.version,
-        metadata=metadata,
-        tensors=tensors,
-        tree=block.tree,
+        regions=regions,
+        size=source.size,
+        masks=[_CRC_MASK],
         warnings=header.warnings,
         digests=(data_digest(header),),
-        header_extents=tuple(Extent(start, len(region)) for start, region in regions),
         details=details(layout),
     )
+    found = [len(shard.tensors) for shard in index.metadata.shards]
+    if found != shards[: len(found)]:
+        raise LayoutError("the rows of the tensors are not those of their shards")
+    return index
 
 
 def _head_end(layout: Layout) -> int:
@@ -254,10 +248,11 @@ def _stored_tensors(
 
 
 class MldfFormat(ICheckpointFormat):
-    """A table of shards × tensors; also the container of datasets (operations/mldf_tables.py)."""
+    """A table of shards × tensors; also the container of datasets (operations/tables)."""
 
     name = "mldf"
     extensions = (".mldf",)
+    version = f"{VERSION_MAJOR}.{VERSION_MINOR}"
 
     def sniff(self, head: memoryview, source: FileInfo) -> bool:
         return bytes(head[: len(MAGIC)]) == MAGIC

@@ -1,4 +1,4 @@
-"""The layout of MLDF tables that grow, sample by sample. Pure: the bytes are moved by operations/mldf_tables.py.
+"""The layout of MLDF tables that grow, sample by sample. Pure: the bytes are moved by operations/tables.
 
 A table whose number of samples is not known before its end has its metadata table behind the payloads:
 descriptors, data region (schema, payloads, metadata table), allocation table. The header's two CRC32 are those of

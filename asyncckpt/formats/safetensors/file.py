@@ -18,6 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+
+import numpy as np
 
 from asyncckpt.errors import (
     LayoutError,
@@ -27,30 +31,22 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import LE_U64, is_unicode
-from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.block.text import BLOCK_KEY, Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
-    StoredTensor,
     need_exactly,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import with_header_crc
+from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
+from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
-from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata, byte_size
+from asyncckpt.model.tensors import TensorTable, lay_out_sizes, sizes_column
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_RANK = 64
@@ -82,6 +78,8 @@ _DTYPES = {
 """In the package's own order, which is also the order of the data, backwards."""
 _TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
 _RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
+_ENTRY = itemgetter("dtype", "shape", "data_offsets")
+_INTEGERS = frozenset({int})
 _PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
@@ -92,16 +90,11 @@ class Header:
     raw: memoryview
     metadata: dict[str, str]
     block: Block | None
-    stored: list[StoredTensor]
-    data_bytes: int
+    stored: StoredTable
 
     @property
     def data_start(self) -> int:
         return len(self.raw)
-
-    @property
-    def file_bytes(self) -> int:
-        return self.data_start + self.data_bytes
 
 
 # -- plan ------------------------------------------------------------------------------------------------------
@@ -109,8 +102,7 @@ class Header:
 
 def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one file. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
-    return plan_file_of(content, name, numbers=range(len(content.tensors)), chunking=chunking)
+    return plan_file_of(content, name, numbers=range(len(content.tensors)), chunking=content.chunking())
 
 
 def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: Chunking) -> FilePlan:
@@ -118,57 +110,58 @@ def plan_file_of(part: Content, name: str, *, numbers: Sequence[int], chunking: 
 
     `chunking` is that of the whole content. Raises LayoutError, LimitExceededError.
     """
-    order = file_order(part.tensors)
-    own_chunking = Chunking.of(chunking.chunk_bytes, [t.size for t in part.tensors])
+    table = part.table()
+    order = file_order(table)
+    own_chunking = Chunking.of(chunking.chunk_bytes, table.sizes.tolist())
     block = build_block(part, own_chunking, order).escaped()
-    before, after = _split_header(part, order)
+    listed = table.take(order)
+    before, after = _split_header(part.metadata, listed)
     data_start = aligned(LE_U64.size + len(before) + block.size + len(after), ALIGNMENT)
     if data_start - LE_U64.size > MAX_HEADER_BYTES:
         raise LimitExceededError(
             f"the header of {name!r} has {data_start} bytes, safetensors allows {MAX_HEADER_BYTES}: "
             "save fewer tensors in one file"
         )
-    block_start = LE_U64.size + len(before)
-    payloads, end = [], data_start
-    for place in order:
-        size = part.tensors[place].size
-        payloads.append(Payload(numbers[place], end, size))
-        end += size
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        checksums = in_file_order([p.tensor for p in payloads], chunking, digests.checksums)
-        text = (before + block.render(block_start, checksums) + after).ljust(data_start - LE_U64.size)
-        spans = ((p.offset, p.end) for p in payloads)
-        header = LE_U64.pack(len(text)) + text
-        return with_header_crc([(0, header)], spans, size=end, at=block_start + block.outside_position)
-
-    return FilePlan(name, end, tuple(payloads), (ByteRange(0, data_start),), chunking, finish)
+    length = LE_U64.pack(data_start - LE_U64.size)
+    spaces = data_start - LE_U64.size - len(before) - block.size - len(after)
+    header = BlockHeader(length + before, block, after + b" " * spaces)
+    placed, end = lay_out(listed, header.end, alignment=1)
+    payloads = placed.of([numbers[place] for place in order])
+    return header.plan(name, payloads, size=end, chunking=chunking)
 
 
 def file_order(tensors: Sequence[TensorMetadata]) -> list[int]:
     """The numbers of the tensors as the `safetensors` package orders their data."""
-    return sorted(range(len(tensors)), key=lambda i: (_RANKS[tensors[i].dtype], tensors[i].name))
+    table = TensorTable.of(tensors)
+    keys = [(_RANKS[dtype], name) for dtype, name in zip(table.dtypes, table.names, strict=True)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
 
 
-def _split_header(part: Content, order: Sequence[int]) -> tuple[bytes, bytes]:
+def _split_header(metadata: CheckpointMetadata, listed: TensorTable) -> tuple[bytes, bytes]:
     """The JSON text before and after the block, which is the last entry of the first member."""
-    entries, start = {}, 0
-    for place in order:
-        tensor = part.tensors[place]
-        end = start + tensor.size
-        entries[tensor.name] = {
-            "dtype": _TAGS[tensor.dtype],
-            "shape": tensor.shape,
-            "data_offsets": [start, end],
-        }
-        start = end
-    plain = {**_plain_entries(part.metadata), BLOCK_KEY: ""}
+    plain = {**_plain_entries(metadata), BLOCK_KEY: ""}
     before = f'{{"{METADATA_KEY}":{dump_json(plain)}'.removesuffix('"}')
-    listed = dump_json(entries)[1:]
-    after = f'"}},{listed}' if entries else f'"}}{listed}'
+    kinds = list(zip(listed.dtypes, listed.shapes, strict=True))
+    # Of very many tensors most are alike.
+    texts = {
+        (dtype, shape): f'"dtype":"{_TAGS[dtype]}","shape":[{",".join(map(str, shape))}]'
+        for dtype, shape in set(kinds)
+    }
+    starts, _ = lay_out_sizes(listed.sizes, 0, 1)
+    columns = zip(
+        map(encode_basestring_ascii, listed.names),
+        kinds,
+        starts.tolist(),
+        (starts + listed.sizes).tolist(),
+        strict=True,
+    )
+    entries = ",".join(
+        [f'{name}:{{{texts[kind]},"data_offsets":[{start},{end}]}}' for name, kind, start, end in columns]
+    )
+    after = f'"}},{entries}}}' if entries else '"}}'
     return before.encode("ascii"), after.encode("ascii")
 
 
@@ -190,19 +183,12 @@ def _plain_entries(metadata: CheckpointMetadata) -> dict[str, str]:
 def parse_file(source: FileInfo) -> ParseSteps:
     """Raises FormatError subclasses."""
     header = yield from parse_header(size=source.size)
-    block = header.block
-    stored: Sequence[StoredTensor] = header.stored
-    if block is None:
-        metadata = foreign_metadata(stored, header.metadata)
-    else:
-        add_checksums(header.stored, block)
-        metadata, stored = decode_arranged(block.metadata, stored)
-    return Index(
+    return indexed(
+        header.stored,
+        header.block,
         format=SafetensorsFormat.name,
-        version="1",
-        metadata=metadata,
-        tensors=tuple(stored),
-        tree=block.tree if block else None,
+        version=SafetensorsFormat.version,
+        custom_fields=header.metadata,
         header_extents=(Extent(0, header.data_start),),
         details={"headerBytes": header.data_start, "metadata": header.metadata},
     )
@@ -226,12 +212,12 @@ def parse_header(
         raise TruncatedError(f"the data ends at byte {len(raw) + data_bytes}, the file has {size}")
     if size is not None and len(raw) + data_bytes < size:
         raise LayoutError(f"{size - len(raw) - data_bytes} bytes are left over after the last tensor")
-    block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
-    header = Header(raw, metadata, block, stored, data_bytes)
+    block = Block.decode_string(metadata.pop(BLOCK_KEY, None), raw)
     if block is not None:
-        spans = ((t.extents[0].offset, t.extents[0].end) for t in stored)
-        check_block(block, raw, spans, size=header.file_bytes)
-    return header
+        # There is nothing but the header and the data, which has no gap.
+        end = len(raw) + data_bytes
+        block.check_outside([(0, raw)], [(len(raw), end)], size=end)
+    return Header(raw, metadata, block, stored)
 
 
 def _read_header(size: int | None, file: str) -> Generator[Need, memoryview, tuple[memoryview, int | None]]:
@@ -265,25 +251,61 @@ def _string_pairs(value: Json) -> dict[str, str]:
     return value
 
 
-def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[list[StoredTensor], int]:
+def _decode_entries(members: dict[str, Json], data_start: int, file: int) -> tuple[StoredTable, int]:
     """The tensors by position; each must begin where the one before it ends. Empties `members`."""
-    # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
-    stored = [_decode_entry(name, members.pop(name), data_start, file) for name in list(members)]
-    stored.sort(key=lambda tensor: tensor.extents)
-    position = data_start
-    for tensor in stored:
-        [extent] = tensor.extents
-        if extent.offset != position:
-            kind = "overlaps the one before it" if extent.offset < position else "leaves a hole before it"
-            raise LayoutError(
-                f"tensor {tensor.name!r} {kind}: it begins at {extent.offset - data_start} of the data, "
-                f"not at {position - data_start}"
-            )
-        position = extent.end
-    return stored, position - data_start
+    table = _decode_columns(members, data_start)
+    if table is None:
+        # An entry is several times as large as its text: it is let go as soon as it has become a tensor.
+        table = TensorTable.of([_decode_entry(name, members.pop(name), data_start) for name in list(members)])
+    order = np.lexsort((table.sizes, table.offsets))
+    if (np.diff(order) < 0).any():
+        table = table.take(order.tolist())
+    expected, end = lay_out_sizes(table.sizes, data_start, 1)
+    wrong = np.flatnonzero(table.offsets != expected)
+    if len(wrong):
+        name = table.names[wrong[0]]
+        found, position = int(table.offsets[wrong[0]]), int(expected[wrong[0]])
+        kind = "overlaps the one before it" if found < position else "leaves a hole before it"
+        raise LayoutError(
+            f"tensor {name!r} {kind}: it begins at {found - data_start} of the data, "
+            f"not at {position - data_start}"
+        )
+    return StoredTable(table, table.offsets, file), end - data_start
 
 
-def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredTensor:
+def _decode_columns(members: dict[str, Json], data_start: int) -> TensorTable | None:
+    """The tensors, where every entry is what it should be. Empties `members`."""
+    names = list(members)
+    try:
+        tags, shapes, places = zip(*map(_ENTRY, members.values()), strict=True) if members else [()] * 3
+        starts, ends = zip(*places, strict=True) if members else [()] * 2
+        kinds = list(zip(tags, map(tuple, shapes), strict=True))
+        distinct = {kind: kind[1] for kind in kinds}
+        dtypes = {tag: _DTYPES[tag] for tag in set(tags)}
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not _INTEGERS.issuperset(map(type, (*starts, *ends))) or not all(map(is_unicode, names)):
+        return None
+    for shape in distinct.values():
+        if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+            return None
+    sizes = {kind: byte_size(dtypes[kind[0]], kind[1]) for kind in distinct}
+    found = [sizes[kind] for kind in kinds]
+    if min(starts, default=0) < 0 or max(ends, default=0) >= 1 << 62:
+        return None
+    if [start + size for start, size in zip(starts, found, strict=True)] != list(ends):
+        return None
+    members.clear()
+    return TensorTable(
+        names,
+        [dtypes[tag] for tag, _ in kinds],
+        [distinct[kind] for kind in kinds],
+        sizes_column(found),
+        np.array(starts, np.int64) + data_start,
+    )
+
+
+def _decode_entry(name: str, entry: Json, data_start: int) -> TensorMetadata:
     if not is_unicode(name):
         raise LayoutError(f"a tensor has the name {name[:80]!a}, which is no Unicode")
     try:
@@ -303,7 +325,7 @@ def _decode_entry(name: str, entry: Json, data_start: int, file: int) -> StoredT
             f"tensor {name!r} of shape {shape} and dtype {tag} has {tensor.size} bytes, "
             f"the file says {end - start}"
         )
-    return StoredTensor(tensor, (Extent(offset, tensor.size, file),))
+    return tensor
 
 
 def _decode_dtype(name: str, tag: Json) -> str:

@@ -30,26 +30,19 @@ from asyncckpt.errors import (
     LimitExceededError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.block import Block
-from asyncckpt.formats.kit.block_string import BLOCK_KEY, check_block, decode_block
+from asyncckpt.formats.kit.block.header import BlockHeader, indexed
+from asyncckpt.formats.kit.block.order import build_block
+from asyncckpt.formats.kit.block.text import BLOCK_KEY, Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
-    Index,
     Need,
     ParseSteps,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
-from asyncckpt.formats.kit.order import (
-    add_checksums,
-    build_block,
-    decode_arranged,
-    foreign_metadata,
-    in_file_order,
-)
-from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, TensorBytes
-from asyncckpt.formats.kit.seal import with_header_crc
+from asyncckpt.formats.kit.plan import Content, FilePlan
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.safetensors.file import (
     Header,
@@ -87,7 +80,7 @@ def plan_set(
     content: Content, name: str, *, max_file_bytes: int, side_files: Mapping[str, bytes]
 ) -> list[FilePlan]:
     """The side files, the data files, the index. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    chunking = content.chunking()
     base = name.removesuffix(INDEX_EXTENSION)
     parts = split(content, max_file_bytes)
     plans = [_plan_side_file(side, data, chunking) for side, data in side_files.items()]
@@ -131,20 +124,13 @@ def _plan_index(
 ) -> FilePlan:
     if BLOCK_KEY in content.metadata.custom_fields:
         raise LayoutError(f"the custom field {BLOCK_KEY!r} is asyncckpt's own; choose another name")
-    block = build_block(content, chunking, order).escaped()
     before, after = encode_index(sum(chunking.sizes), weight_map)
-    size = len(before) + block.size + len(after)
-    if size > MAX_INDEX_BYTES:
+    header = BlockHeader(before, build_block(content, chunking, order).escaped(), after)
+    if header.size > MAX_INDEX_BYTES:
         raise LimitExceededError(
-            f"the index {name!r} has {size} bytes, at most {MAX_INDEX_BYTES} are allowed"
+            f"the index {name!r} has {header.size} bytes, at most {MAX_INDEX_BYTES} are allowed"
         )
-
-    def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
-        checksums = in_file_order(order, chunking, digests.checksums)
-        text = before + block.render(len(before), checksums) + after
-        return with_header_crc([(0, text)], (), size=size, at=len(before) + block.outside_position)
-
-    return FilePlan(name, size, (), (ByteRange(0, size),), chunking, finish)
+    return header.plan(name, (), size=header.size, chunking=chunking, listed=order)
 
 
 # -- encode ----------------------------------------------------------------------------------------------------
@@ -168,6 +154,7 @@ def parse_set(source: FileInfo) -> ParseSteps:
     stored: list[StoredTensor] = []
     extents = [Extent(0, source.size)]
     warnings = []
+    yield from open_ahead(files)
     for number, file in enumerate(files, 1):
         header = yield from _read_file(file, number)
         own = [tensor for tensor in header.stored if index.weight_map.get(tensor.name) == file]
@@ -181,22 +168,15 @@ def parse_set(source: FileInfo) -> ParseSteps:
     held = sum(tensor.metadata.size for tensor in stored)
     if total != held:
         warnings.append(f"the index says {str(total)[:40]} bytes in all, the files hold {held}")
-    block = index.block
-    tensors: Sequence[StoredTensor] = stored
-    if block is None:
-        metadata = foreign_metadata(stored, index.metadata)
-    else:
-        add_checksums(stored, block)
-        metadata, tensors = decode_arranged(block.metadata, stored)
-    return Index(
+    return indexed(
+        stored,
+        index.block,
         format=HuggingFaceSetFormat.name,
-        version="1",
-        metadata=metadata,
-        tensors=tuple(tensors),
-        tree=block.tree if block else None,
-        warnings=tuple(warnings),
-        files=("", *files),
+        version=HuggingFaceSetFormat.version,
+        custom_fields=index.metadata,
         header_extents=tuple(extents),
+        files=("", *files),
+        warnings=tuple(warnings),
         details={"files": files, "totalSize": total},
     )
 
@@ -220,9 +200,9 @@ def _read_index(source: FileInfo) -> Generator[Need, memoryview, SetIndex]:
     metadata = members.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise LayoutError("the metadata of the index is not an object")
-    block = decode_block(metadata.pop(BLOCK_KEY, None), raw)
+    block = Block.decode_string(metadata.pop(BLOCK_KEY, None), raw)
     if block is not None:
-        check_block(block, raw, (), size=source.size)
+        block.check_outside([(0, raw)], (), size=source.size)
     return SetIndex(metadata, block, weight_map)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.kit.binary import LE_U32
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.seal import with_header_crc
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import FileInfo, Index, Need
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.sdnb.format import block_metadata
 from asyncckpt.formats.sdnb.graph.amend import replace_metadata
 from asyncckpt.formats.sdnb.graph.read import MAX_GRAPH_BYTES

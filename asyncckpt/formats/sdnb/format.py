@@ -12,7 +12,7 @@ manifest length 8       long
 metadata offset 8       long, always 32
 graph           n       FlatBuffer, root FlatGraph: variables, small arrays, metadata; the value of the metadata
                         key `asyncckpt` is the block. Its first four bytes, the root's place, may point behind
-                        the arrays: then metadata was added later (`operations.sdnb_metadata`)
+                        the arrays: then metadata was added later (operations/add_metadata.py)
 padding         0-63    zeros up to a multiple of 64
 arrays          ...     the larger arrays in C order, each at a multiple of 64; gaps are legal
 manifest        m       Java-serialised map: name → (absolute offset, length); the file ends with it
@@ -33,11 +33,11 @@ import numpy as np
 from asyncckpt.errors import LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import is_unicode
-from asyncckpt.formats.kit.block import BlockTemplate
+from asyncckpt.formats.kit.block.header import BlockHeader
+from asyncckpt.formats.kit.block.text import BlockTemplate
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps
 from asyncckpt.formats.kit.metadata_json import encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes, aligned
-from asyncckpt.formats.kit.seal import with_header_crc
 from asyncckpt.formats.sdnb.graph.build import BuiltGraph, UpdaterState, VariableSpec, build_graph
 from asyncckpt.formats.sdnb.graph.read import DTYPE_CODES, MAX_RANK, looks_like_graph
 from asyncckpt.formats.sdnb.header import (
@@ -70,7 +70,7 @@ from asyncckpt.model.ranges import ByteRange
 
 def plan_files(content: Content, name: str, options: SdnbOptions) -> list[FilePlan]:
     """One file, or a set of which shard 0 is the last. Raises LayoutError, LimitExceededError."""
-    chunking = Chunking.for_sizes(t.size for t in content.tensors)
+    chunking = content.chunking()
     inline = _choose_inline(chunking.sizes, options)
     texts = graph_metadata(content.metadata, options.clock)
     planner = _Planner(content, chunking, inline, options, texts)
@@ -153,8 +153,8 @@ class _Planner:
         specs = []
         for number in listed:
             tensor = self.content.tensors[number]
-            inline = number in self.inline and number in stored
-            hole = self.chunking.sizes[number] if inline else None
+            inside = number in self.inline and number in stored
+            hole = self.chunking.sizes[number] if inside else None
             specs.append(VariableSpec(tensor.name, tensor.dtype, tensor.shape, hole))
         texts = [*self.metadata.items(), *(own or {}).items(), (BLOCK_KEY, " " * block.size)]
         graph = build_graph(specs, texts, updater_state=self.options.updater_state if leads else None)
@@ -162,29 +162,26 @@ class _Planner:
         manifest = encode_manifest(
             {self.content.tensors[p.tensor].name: ArrayRange(p.offset, p.size) for p in layout.payloads}
         )
-        header = Header(layout.arrays_end, len(manifest)).encode()
-        holes = [
-            (number, HEADER_BYTES + graph.inline[i]) for i, number in enumerate(listed) if i in graph.inline
-        ]
-        size = layout.arrays_end + len(manifest)
-        spans = [(p.offset, p.end) for p in layout.payloads]
-        spans += [(at, at + self.chunking.sizes[number]) for number, at in holes]
+        data = Header(layout.arrays_end, len(manifest)).encode() + graph.data
+        inline = tuple(
+            Payload(listed[i], HEADER_BYTES + at, self.chunking.sizes[listed[i]])
+            for i, at in graph.inline.items()
+        )
         block_start = HEADER_BYTES + graph.last_value
+        header = BlockHeader(data[:block_start], block, data[block_start + block.size :])
+        size = layout.arrays_end + len(manifest)
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
+            filled = _filled(header, inline, read)
             checksums = self._checksums(digests.checksums, listed, read)
-            head = bytearray(header + graph.data)
-            for number, at in holes:
-                head[at : at + self.chunking.sizes[number]] = read(number, 0, self.chunking.sizes[number])
-            head[block_start : block_start + block.size] = block.render(block_start, checksums)
-            regions = [(0, bytes(head)), (layout.arrays_end, manifest)]
-            return with_header_crc(regions, spans, size=size, at=block_start + block.outside_position)
+            others = [(layout.arrays_end, manifest)]
+            return filled.encode(checksums, (*layout.payloads, *inline), size=size, others=others)
 
-        late = (ByteRange(0, len(header) + len(graph.data)), ByteRange(layout.arrays_end, size))
-        return FilePlan(name, size, layout.payloads, late, self.chunking, finish)
+        deferred = (header.region, ByteRange(layout.arrays_end, size))
+        return FilePlan(name, size, layout.payloads, deferred, self.chunking, finish, inline=inline)
 
     def _checksums(self, checksums: Checksums, listed: Sequence[int], read: TensorBytes) -> Checksums:
-        """The checksums of the listed tensors. Inline ones are no payload, so nobody else has hashed them."""
+        """The checksums of the listed tensors. A writer that knows nothing of `inline` has not hashed those."""
         parts = [np.zeros(0, np.uint32)]
         for number in listed:
             own = self.chunking.of_tensor(number, checksums)
@@ -193,6 +190,19 @@ class _Planner:
                 own = np.array([crc32c(read(number, start, end)) for _, start, end in pieces], np.uint32)
             parts.append(own)
         return np.concatenate(parts)
+
+
+def _filled(header: BlockHeader, inline: Sequence[Payload], read: TensorBytes) -> BlockHeader:
+    """The header with the arrays that lie in the graph, on either side of the block."""
+    before, after = bytearray(header.before), bytearray(header.after)
+    after_start = header.end - len(after)
+    for payload in inline:
+        data = read(payload.tensor, 0, payload.size)
+        if payload.offset < len(before):
+            before[payload.offset : payload.end] = data
+        else:
+            after[payload.offset - after_start : payload.end - after_start] = data
+    return replace(header, before=bytes(before), after=bytes(after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ class SdnbFormat(ICheckpointFormat):
 
     name = "sdnb"
     extensions = (".sdnb",)
+    version = str(VERSION)
     dtypes = frozenset(DTYPE_CODES)
 
     def __init__(

@@ -12,7 +12,9 @@ import numpy as np
 
 from asyncckpt.errors import LayoutError, LimitExceededError, TruncatedError
 from asyncckpt.formats.kit.binary import LE_U32
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.header import indexed
+from asyncckpt.formats.kit.block.order import SHARD_TENSORS
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import (
     Extent,
     FileInfo,
@@ -21,9 +23,8 @@ from asyncckpt.formats.kit.index import (
     ParseSteps,
     StoredTensor,
     need_exactly,
+    open_ahead,
 )
-from asyncckpt.formats.kit.metadata_json import decode_metadata, with_shards
-from asyncckpt.formats.kit.order import add_checksums
 from asyncckpt.formats.kit.strict_json import load_json
 from asyncckpt.formats.sdnb.graph.read import MAX_GRAPH_BYTES, Graph, looks_like_graph, read_graph
 from asyncckpt.formats.sdnb.header import (
@@ -34,6 +35,7 @@ from asyncckpt.formats.sdnb.header import (
     RESERVED_KEYS,
     ROOT_BYTES,
     SHARD_SIZES_MEMBER,
+    VERSION,
     Header,
     SdnbOptions,
 )
@@ -60,6 +62,7 @@ def parse_source(source: FileInfo, options: SdnbOptions) -> ParseSteps:
     siblings = [names.shard(i) for i in range(names.count) if i != names.index]
     numbers = {name: number for number, name in enumerate(("", *siblings))}
     read = []
+    yield from open_ahead(siblings)
     for i in range(names.count):
         name = "" if i == names.index else names.shard(i)
         size = source.size if name == "" else None
@@ -182,29 +185,38 @@ def index_files(
     yield from _collect(collector, files, options)
     leader = files[0]
     collector.check_overlaps()
-    tensors = collector.tensors()
-    metadata = _foreign_metadata(leader.graph.metadata)
-    if leader.block is not None:
-        add_checksums(tensors, leader.block)
-        metadata = _block_metadata(leader.block, tensors)
-        _check_files(files, tensors, collector.names)
-    elif any(file.block is not None for file in files):
+    if leader.block is None and any(file.block is not None for file in files):
         raise LayoutError(
             "shard 0 has no asyncckpt block, another shard does: they are of different checkpoints"
         )
-    chunk_bytes = leader.block.chunk_bytes if leader.block else 0
-    updater = _updater_tensors(collector, files, chunk_bytes)
-    return Index(
+    index = indexed(
+        collector.tensors(),
+        None if leader.block is None else _with_shards(leader.block),
         format=NAME,
-        version="1",
-        metadata=metadata,
-        tensors=(*tensors, *updater),
-        tree=leader.block.tree if leader.block else None,
-        warnings=tuple(collector.warnings),
-        files=tuple(collector.files),
+        version=str(VERSION),
+        metadata=None if leader.block else _foreign_metadata(leader.graph.metadata),
         header_extents=_structure(files) if leader.block else None,
+        files=tuple(collector.files),
+        warnings=tuple(collector.warnings),
         details=_details(files),
     )
+    chunk_bytes = 0
+    if leader.block is not None:
+        _check_files(files, index.tensors, collector.names)
+        chunk_bytes = leader.block.chunk_bytes
+    updater = _updater_tensors(collector, files, chunk_bytes)
+    return replace(index, tensors=(*index.tensors, *updater), files=tuple(collector.files))
+
+
+def _with_shards(block: Block) -> Block:
+    """The block with the sizes of its shards under the name that other formats have for them."""
+    members = {} if block.metadata is None else block.metadata
+    if not isinstance(members, dict):
+        return block
+    members = dict(members)
+    if SHARD_SIZES_MEMBER in members:
+        members[SHARD_TENSORS] = members.pop(SHARD_SIZES_MEMBER)
+    return replace(block, metadata=members)
 
 
 def _collect(
@@ -249,19 +261,6 @@ def _check_files(
 
 def _structure(files: Sequence[SdnbFile]) -> tuple[Extent, ...]:
     return tuple(Extent(start, len(data), file.number) for file in files for start, data in file.regions)
-
-
-def _block_metadata(block: Block, tensors: Sequence[StoredTensor]) -> CheckpointMetadata:
-    if block.metadata is None:
-        return CheckpointMetadata()
-    members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
-    sizes = members.pop(SHARD_SIZES_MEMBER, [len(tensors)])
-    metadata = decode_metadata(members)
-    sane = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
-    if not sane or sum(sizes) != len(tensors):
-        raise LayoutError(f"the shards of the asyncckpt block do not add up to {len(tensors)} tensors")
-    remaining = iter(tensors)
-    return with_shards(metadata, [[next(remaining).metadata for _ in range(n)] for n in sizes])
 
 
 def _foreign_metadata(texts: dict[str, str]) -> CheckpointMetadata:

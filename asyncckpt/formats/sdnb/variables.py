@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from asyncckpt.errors import LayoutError, UnsupportedDtypeError
-from asyncckpt.formats.kit.block import Block
+from asyncckpt.formats.kit.block.text import Block
 from asyncckpt.formats.kit.index import Extent, Frames, Need, StoredTensor
 from asyncckpt.formats.sdnb.graph.read import ARRAY, DTYPES_BY_CODE, TEXT_CODES, FlatArray, Graph
 from asyncckpt.formats.sdnb.header import Header

@@ -31,8 +31,8 @@ class EntrySource(ABC):
         self.entry = entry
 
     @abstractmethod
-    def read(self, start: int, size: int) -> Reading:
-        """Bytes [start, start + size) of the inner file, shorter where it ends."""
+    def read(self, start: int, end: int) -> Reading:
+        """Bytes [start, end) of the inner file."""
 
     @abstractmethod
     def place(self, tensor: StoredTensor) -> StoredTensor:
@@ -41,18 +41,13 @@ class EntrySource(ABC):
     def digests(self) -> tuple[RegionDigest, ...]:
         return ()
 
-    def _clip(self, start: int, size: int) -> tuple[int, int]:
-        start = max(0, self.entry.size + start) if start < 0 else min(start, self.entry.size)
-        return start, min(size, self.entry.size - start)
-
 
 class StoredEntry(EntrySource):
     """Not compressed: tensors are read by range, as from a bare file."""
 
-    def read(self, start: int, size: int) -> Reading:
-        start, size = self._clip(start, size)
-        data = yield from need_exactly(self.entry.data_offset + start, size, f"the entry {self.entry.name!r}")
-        return data
+    def read(self, start: int, end: int) -> Reading:
+        what = f"the entry {self.entry.name!r}"
+        return (yield from need_exactly(self.entry.data_offset + start, end - start, what))
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
         def moved(extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
@@ -88,10 +83,9 @@ class InflatedEntry(_Kept):
         super().__init__(entry)
         self._data = data
 
-    def read(self, start: int, size: int) -> Reading:
+    def read(self, start: int, end: int) -> Reading:
         yield from ()
-        start, size = self._clip(start, size)
-        return self._data[start : start + size]
+        return self._data[start:end]
 
     def place(self, tensor: StoredTensor) -> StoredTensor:
         parts = [self._data[e.offset : e.end] for e in tensor.runs]
@@ -145,16 +139,15 @@ class FramedEntry(_Kept):
         self._inflated: dict[int, bytes] = {}
         self._total = 0
 
-    def read(self, start: int, size: int) -> Reading:
-        start, size = self._clip(start, size)
-        if size == 0:
+    def read(self, start: int, end: int) -> Reading:
+        if start == end:
             return memoryview(b"")
-        first, last = self._covering(start, start + size)
+        first, last = self._covering(start, end)
         if any(number not in self._inflated for number in range(first, last)):
             yield from self._inflate(first, last)
         joined = b"".join(self._inflated[number] for number in range(first, last))
         begin = start - self._raw_start[first]
-        return memoryview(joined)[begin : begin + size]
+        return memoryview(joined)[begin : begin + end - start]
 
     def _inflate(self, first: int, last: int) -> Generator[Need, memoryview, None]:
         begin = self._stored_start[first]

@@ -5,11 +5,11 @@ part            bytes   content
 =============== ======= ==========================================================================
 local header    30 + n  `50 4B 03 04`; entry `model`, or `model.shard{i}-of-{N}.sdnb` in order; STORED entries have
                         CRC32 and sizes here and are padded to a multiple of 64, DEFLATE ones a descriptor after
-data            ...     the SDNB file, whole, or DEFLATE frames that follow its arrays (`deflate`)
+data            ...     the SDNB file, whole, or DEFLATE frames that follow its arrays (kit/deflate.py)
 descriptor      16      DEFLATE only: `50 4B 07 08`, CRC32, sizes
 ...                     the next entry
-frame record    ...     DEFLATE only: where the frames are (`sdz_frames`)
-directory       ...     central directory and end records (`zip_archive`); Zip64 from 4 GiB on
+frame record    ...     DEFLATE only: where the frames are (frames.py)
+directory       ...     central directory and end records (kit/zip.py); Zip64 from 4 GiB on
 =============== ======= ==========================================================================
 
 The `asyncckpt` block is that of the SDNB files inside: positions in it count from the inner file's start.
@@ -30,10 +30,9 @@ from asyncckpt.formats.kit.zip import MAGIC, ZipLimits
 from asyncckpt.formats.sdnb.format import check_updater_state, name_losses, plan_files
 from asyncckpt.formats.sdnb.graph.build import UpdaterState
 from asyncckpt.formats.sdnb.graph.read import DTYPE_CODES
-from asyncckpt.formats.sdnb.header import SdnbOptions
-from asyncckpt.formats.sdz.deflated import plan_deflated
+from asyncckpt.formats.sdnb.header import VERSION, SdnbOptions
 from asyncckpt.formats.sdz.parse import ENTRY, NAME, SdzOptions, parse_archive
-from asyncckpt.formats.sdz.stored import plan_stored
+from asyncckpt.formats.sdz.write import plan_deflated, plan_stored
 from asyncckpt.model.metadata import now
 
 # -- plan ------------------------------------------------------------------------------------------------------
@@ -55,6 +54,7 @@ class SdzFormat(ICheckpointFormat):
 
     name = NAME
     extensions = (".sdz",)
+    version = str(VERSION)
     dtypes = frozenset(DTYPE_CODES)
 
     @checked
@@ -98,7 +98,7 @@ class SdzFormat(ICheckpointFormat):
         self.require_representable(content)
         plans = inner_plans(content, self.options.inner)
         if self.compress:
-            return [plan_deflated(plans, name, level=self.level, threads=self.threads)]
+            return [plan_deflated(plans, name, level=self.level, threads=self.threads, parse=self.parse)]
         return [plan_stored(plans, name)]
 
     def parse(self, source: FileInfo) -> ParseSteps:

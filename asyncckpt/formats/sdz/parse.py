@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from asyncckpt.errors import IncompleteCheckpointError, LayoutError
 from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps
+from asyncckpt.formats.kit.steps import Answer, advance, clip
 from asyncckpt.formats.kit.zip import (
     DEFLATED,
     MAGIC,
@@ -99,19 +100,17 @@ def _parse_inner(
 ) -> Generator[Need, memoryview, Index]:
     """Run the SDNB parser over the entries."""
     steps = parse_source(FileInfo(leader, sources[leader].entry.size), options)
-    try:
-        need = next(steps)
-        while True:
-            entry = sources.get(need.file or leader)
-            if entry is None:
-                missing = IncompleteCheckpointError(f"the archive has no entry {need.file!r}")
-                need = steps.throw(missing)
-                continue
-            data = yield from entry.read(need.start, need.size)
-            need = steps.send(data)
-    except StopIteration as stop:
-        index: Index = stop.value
-        return index
+    state = advance(steps, None)
+    while isinstance(state, Need):
+        entry = sources.get(state.file or leader)
+        answer: Answer
+        if entry is None:
+            answer = IncompleteCheckpointError(f"the archive has no entry {state.file!r}")
+        else:
+            start, end = clip(state, entry.entry.size)
+            answer = yield from entry.read(start, end)
+        state = advance(steps, answer)
+    return state.value
 
 
 def _archive_index(

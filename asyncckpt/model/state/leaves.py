@@ -23,8 +23,8 @@ from asyncckpt.model.state.torch_leaf import TORCH_LEAVES
 ENTRY_POINT_GROUP: Final = "asyncckpt.leaves"
 KIND_PATTERN: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 
-Leaves = Literal["native", "numpy"]
-"""How leaves come back: as what they were saved from, or all as numpy arrays."""
+Framework = Literal["numpy", "torch"]
+"""Whose arrays all arrays of a state come back as; without one, as what they were saved from."""
 
 
 @runtime_checkable
@@ -166,7 +166,7 @@ class LeafRegistry:
         if plugin is None:
             raise MissingExtraError(
                 f"no installed package has an adapter for leaves of kind {kind!r}{self.complaint()}; "
-                "load with leaves='numpy' to get arrays"
+                "load with framework='numpy' to get arrays"
             )
         return plugin
 

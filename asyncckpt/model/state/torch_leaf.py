@@ -103,8 +103,8 @@ def _import_torch() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise MissingExtraError(
-            "the checkpoint holds torch tensors and torch is not installed: "
-            "pip install 'asyncckpt[torch]', or load with leaves='numpy'"
+            "torch tensors are to be made and torch is not installed: "
+            "pip install 'asyncckpt[torch]', or load with framework='numpy'"
         ) from error
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.model.metadata import Json
-from asyncckpt.model.state.leaves import KIND_PATTERN, LEAVES, LeafRegistry, Leaves
+from asyncckpt.model.state.leaves import KIND_PATTERN, LEAVES, Framework, LeafRegistry
 from asyncckpt.model.state.payloads import Payload, payload_of
 from asyncckpt.model.state.plain import decode_key, decode_plain, encode_plain, encode_string
 
@@ -37,7 +37,7 @@ Path: TypeAlias = tuple[str | int, ...]
 _SMALL_NODES = 1_000
 _SMALL_TEXT = 1_000
 """So many characters count as one node more: they may be base64."""
-_NUMPY_KINDS: Final = frozenset({"numpy", "scalar"})
+_SCALAR_KIND: Final = "scalar"
 _SIMPLE: Final = frozenset({type(None), bool, int, str, float})
 _KEYS: Final = frozenset({str, int})
 _Trail: TypeAlias = tuple[Any, str | int] | None
@@ -66,7 +66,7 @@ def rebuild(
     tree: Json,
     tensors: Mapping[str, np.ndarray],
     *,
-    leaves: Leaves = "native",
+    framework: Framework | None = None,
     partial: bool = False,
     existing: Mapping[Path, Any] | None = None,
     registry: LeafRegistry = LEAVES,
@@ -75,8 +75,9 @@ def rebuild(
 
     `tensors` has the payloads, too. With `partial`, tensors that are not given are left out: their entries of dicts
     are gone, and their places in lists and tuples hold None. `existing` has objects to put in the place of tensors.
-    With `leaves="numpy"` everything that was an array of some framework comes back as numpy's. Raises LayoutError
-    for a tree that `flatten` never makes or that names tensors or payloads that are not given,
+    With a `framework` all arrays come back as its own, whatever they were saved from.
+
+    Raises LayoutError for a tree that `flatten` never makes, or that names tensors or payloads that are not given,
     MissingExtraError for leaves whose framework is not installed.
     """
     made: dict[tuple[str, str], Any] = {}
@@ -100,7 +101,7 @@ def rebuild(
             parent[key] = existing[path]
         elif leaf[0] in tensors:
             if leaf not in made:
-                made[leaf] = _restored(leaf, tensors, leaves, registry)
+                made[leaf] = _restored(leaf, tensors, framework, registry)
             parent[key] = made[leaf]
         elif not partial:
             raise _malformed(trail, f"the tensor {show_key(leaf[0])} is missing")
@@ -226,14 +227,16 @@ def _malformed(trail: _Trail, reason: str) -> LayoutError:
 
 
 def _restored(
-    leaf: tuple[str, str], tensors: Mapping[str, np.ndarray], leaves: Leaves, registry: LeafRegistry
+    leaf: tuple[str, str],
+    tensors: Mapping[str, np.ndarray],
+    framework: Framework | None,
+    registry: LeafRegistry,
 ) -> Any:
     name, kind = leaf
-    array = tensors[name]
-    if leaves == "numpy" and kind not in _NUMPY_KINDS:
-        return array
+    # A Parameter of torch stays one there; a numpy scalar is a number in every framework.
+    foreign = framework is not None and kind.partition(".")[0] not in (framework, _SCALAR_KIND)
     try:
-        return registry.of_kind(kind).from_array(array)
+        return registry.of_kind(framework if framework and foreign else kind).from_array(tensors[name])
     except LayoutError as error:
         raise LayoutError(f"tensor {show_key(name)}: {error}") from error
 

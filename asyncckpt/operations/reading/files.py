@@ -1,47 +1,109 @@
-"""The files of an open checkpoint: pinned readers, memory maps, and what was read of them already."""
+"""The files of an open checkpoint: opened when first needed, pinned, mapped where that can be, never read twice."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
-from asyncckpt._aio import WorkerThreads, gc_paused
+from asyncckpt._aio import WorkerThreads, fan_out, gc_paused
 from asyncckpt.errors import (
     CheckpointNotFoundError,
     FormatError,
     IncompleteCheckpointError,
     InvalidKeyError,
     LayoutError,
+    ObjectChangedError,
     ObjectNotFoundError,
     TruncatedError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps
+from asyncckpt.formats.kit.index import DeclaredFile, FileInfo, Index, Need, ParseSteps
+from asyncckpt.formats.kit.steps import Answer, Parsed, Steps, advance, clip
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
+from asyncckpt.model.file_names import relative_key_problem
 from asyncckpt.operations.location import ObjectLocation
-from asyncckpt.operations.reading.leader import find_leader
 from asyncckpt.operations.runtime import run_inline_or_threaded
 from asyncckpt.storage.base import ObjectReader
 
 FIRST_BYTES = 128 * 1024
 """What the first request of an open fetches: the whole header of most checkpoints."""
+_AHEAD_BYTES = 8 * 1024 * 1024
+"""No more than this is fetched beyond what a parser asks for."""
+_KEPT_BYTES = 16 * 1024 * 1024
+"""What is kept of bytes that were read, besides the file's beginning."""
+_OPENED_AT_ONCE = 8
+R = TypeVar("R")
 
 
 class OpenFile:
-    """One file: its pinned reader, its memory map where it has one, and runs of bytes that were read."""
+    """One file: its pinned reader, its memory map where it has one, and runs of bytes that were read.
 
-    def __init__(self, location: ObjectLocation, reader: ObjectReader) -> None:
+    One that an index only declares is opened by `ready`, and costs nothing before.
+    """
+
+    def __init__(
+        self,
+        location: ObjectLocation,
+        reader: ObjectReader | None = None,
+        *,
+        declared: DeclaredFile | None = None,
+        opener: Callable[[OpenFile], Awaitable[None]] | None = None,
+    ) -> None:
         self.location = location
-        self.reader = reader
         self.mapped: memoryview | None = None
-        self._runs: list[tuple[int, memoryview]] = [(0, memoryview(reader.first))]
+        self._declared = declared
+        self._opener = opener
+        self._opening = asyncio.Lock()
+        self._runs: list[tuple[int, memoryview]] = []
+        self._reader: ObjectReader | None = None
+        if reader is not None:
+            self.attach(reader)
+
+    def attach(self, reader: ObjectReader) -> None:
+        """From here on it is open. Raises IncompleteCheckpointError and ObjectChangedError if it is another one."""
+        info, declared = reader.info, self._declared
+        if declared is not None and info.size != declared.size:
+            raise IncompleteCheckpointError(
+                f"{self.location.display} has {info.size} bytes, the checkpoint says {declared.size}"
+            )
+        if declared is not None and declared.version not in (None, info.version):
+            raise ObjectChangedError(
+                f"{self.location.display} is not the version that the checkpoint names ({declared.version})"
+            )
+        self._reader = reader
+        self._runs = [(0, memoryview(reader.first))]
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether its size was known before it was opened."""
+        return self._declared is not None
+
+    @property
+    def is_open(self) -> bool:
+        return self._reader is not None
+
+    @property
+    def reader(self) -> ObjectReader:
+        """Its reader, once it is open."""
+        assert self._reader is not None, "the file is not open: await ready() first"
+        return self._reader
 
     @property
     def size(self) -> int:
-        return self.reader.info.size
+        return self._declared.size if self._declared is not None else self.reader.info.size
 
     @property
     def source(self) -> FileInfo:
         return FileInfo(self.location.name, self.size)
+
+    async def ready(self) -> None:
+        """Open the file if it is not. Raises IncompleteCheckpointError, LayoutError, StorageError subclasses."""
+        async with self._opening:
+            if self._reader is None:
+                assert self._opener is not None
+                await self._opener(self)
 
     def map(self) -> None:
         """Map the file, where the storage can. Blocks."""
@@ -58,16 +120,37 @@ class OpenFile:
 
     async def read(self, start: int, end: int) -> memoryview:
         """Bytes of a header, and as many again behind them, so that what follows needs no request."""
-        offset, view = self._runs[0]
-        extended = min(self.size, end + max(end - start, FIRST_BYTES))
-        if offset == 0 and start <= len(view) < end:
-            more = await self.reader.read_range(len(view), extended)
-            self._runs[0] = (0, memoryview(bytes(view) + more))
-        else:
-            self._runs.append((start, memoryview(await self.reader.read_range(start, extended))))
-        found = self.known(start, end)
-        assert found is not None
-        return found
+        known = self.known(start, end)
+        if known is not None:
+            return known
+        first = self._runs[0][1]
+        extended = min(self.size, end + min(max(end - start, FIRST_BYTES), _AHEAD_BYTES))
+        if start < FIRST_BYTES and start <= len(first):
+            more = await self.reader.read_range(len(first), extended)
+            data = memoryview(bytes(first) + more)
+            self._runs[0] = (0, data)
+            return data[start:end]
+        data = memoryview(await self.reader.read_range(start, extended))
+        self._keep(start, data)
+        return data[: end - start]
+
+    def _keep(self, start: int, data: memoryview) -> None:
+        """A parser that goes through a whole file must not bring all of it into memory: the oldest runs go."""
+        self._runs.append((start, data))
+        while len(self._runs) > 1 and sum(len(view) for _, view in self._runs[1:]) > _KEPT_BYTES:
+            del self._runs[1]
+
+
+async def parse_object(steps: Steps[R], file: OpenFile, threads: WorkerThreads) -> R:
+    """Run a parser over one open file; it runs in a thread. Raises what the parser raises."""
+
+    def known(need: Need) -> memoryview | None:
+        return file.known(*clip(need, file.size))
+
+    state = await threads.run(advance, steps, None, known)
+    while isinstance(state, Need):
+        state = await threads.run(advance, steps, await file.read(*clip(state, file.size)), known)
+    return state.value
 
 
 class OpenFiles:
@@ -82,26 +165,43 @@ class OpenFiles:
         self._stack = stack
         self._by_name: dict[str, OpenFile] = {}
 
-    async def open(self, name: str) -> OpenFile:
-        """The file of that name beside the checkpoint. Raises IncompleteCheckpointError, LayoutError."""
-        if name in self._by_name:
-            return self._by_name[name]
-        location = self._location.sibling(name)
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _file(self, name: str, declared: DeclaredFile | None = None) -> OpenFile:
+        """The file of that key below the checkpoint's folder, open or not. Raises LayoutError."""
+        if name not in self._by_name:
+            problem = relative_key_problem(name)
+            if problem is not None:
+                raise LayoutError(f"the file {name[:80]!a} of the set can't be opened: {problem}")
+            location = self._location.sibling(name)
+            self._by_name[name] = OpenFile(location, declared=declared, opener=self._open_member)
+        return self._by_name[name]
+
+    async def _open_member(self, file: OpenFile) -> None:
         try:
-            file = await self._open(name, location)
+            await self._open(file, first_bytes=0 if file.is_declared else FIRST_BYTES)
         except ObjectNotFoundError as error:
-            raise IncompleteCheckpointError(f"{location.display} is missing from the set") from error
+            raise IncompleteCheckpointError(f"{file.location.display} is missing from the set") from error
         except InvalidKeyError as error:
             # The caller's key was good; it is the checkpoint that names a file which can't be one on this storage.
-            raise LayoutError(f"the file {name[:80]!a} of the set can't be opened: {error}") from error
+            name = file.location.name[:80]
+            raise LayoutError(f"the file {name!a} of the set can't be opened: {error}") from error
         if self._map:
             await self._threads.run(file.map)
-        return file
+
+    async def _open(self, file: OpenFile, *, first_bytes: int) -> None:
+        location = file.location
+        file.attach(
+            await self._stack.enter_async_context(
+                location.storage.open_reader(location.key, first_bytes=first_bytes)
+            )
+        )
 
     async def _open_main(self, chosen: ICheckpointFormat | None) -> OpenFile:
         """The checkpoint's own file, or the one that leads the set of its name. Raises CheckpointNotFoundError."""
+        file = OpenFile(self._location)
         try:
-            return await self._open("", self._location)
+            await self._open(file, first_bytes=FIRST_BYTES)
         except ObjectNotFoundError as error:
             named = chosen or await self._threads.run(format_for_name, self._location.name)
             leader = await find_leader(self._location, named)
@@ -109,23 +209,27 @@ class OpenFiles:
                 raise CheckpointNotFoundError(
                     f"there is no checkpoint at {self._location.display}: {error}"
                 ) from error
-        return await self._open("", leader)
-
-    async def _open(self, name: str, location: ObjectLocation) -> OpenFile:
-        reader = await self._stack.enter_async_context(
-            location.storage.open_reader(location.key, first_bytes=FIRST_BYTES)
-        )
-        file = self._by_name[name] = OpenFile(location, reader)
+            file = OpenFile(leader)
+            await self._open(file, first_bytes=FIRST_BYTES)
+        self._by_name[""] = file
         return file
+
+    # -- parsing -----------------------------------------------------------------------------------------------
 
     async def parse(self, chosen: ICheckpointFormat | None) -> tuple[ICheckpointFormat, Index]:
         """Recognise and parse the checkpoint. Raises FormatError subclasses, IncompleteCheckpointError."""
         main = await self._open_main(chosen)
         try:
-            found, steps, need = await self._threads.run(gc_paused()(self._begin), main, chosen)
-            while isinstance(need, Need):
-                need = await self._answer(steps, need)
-            await run_inline_or_threaded(self._threads, len(need.tensors), self._require_inside, need)
+            found, steps, state = await self._threads.run(gc_paused()(self._begin), main, chosen)
+            while isinstance(state, Need):
+                answer = await self._answer(state)
+                state = await self._threads.run(gc_paused()(advance), steps, answer, self._known)
+            index = state.value
+            files = self.of(index)
+            await open_all(
+                file for name, file in zip(index.files, files, strict=True) if _unsized(index, name)
+            )
+            await run_inline_or_threaded(self._threads, len(index.tensors), require_inside, index, files)
         except FormatError as error:
             is_cut = isinstance(error, TruncatedError)
             error.locate(
@@ -133,69 +237,83 @@ class OpenFiles:
                 "it is cut short: copy it again, or use another one" if is_cut else None,
             )
             raise
-        return found, need
-
-    def _require_inside(self, index: Index) -> None:
-        """Every run of bytes must lie in its file; a parser can't tell for the other files of a set."""
-        sizes = [file.size for file in self.of(index)]
-        for stored in index.tensors:
-            for extent in stored.runs:
-                if extent.end > sizes[extent.file]:
-                    raise TruncatedError(
-                        f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "
-                        f"which has {sizes[extent.file]}"
-                    )
+        return found, index
 
     def _begin(
         self, main: OpenFile, chosen: ICheckpointFormat | None
-    ) -> tuple[ICheckpointFormat, ParseSteps, Need | Index]:
+    ) -> tuple[ICheckpointFormat, ParseSteps, Need | Parsed[Index]]:
         if self._map:
             main.map()
         head = main.known(0, min(SNIFF_BYTES, main.size)) or memoryview(b"")
         found = chosen or sniff(head, main.source)
         steps = found.parse(main.source)
-        return found, steps, self._advance(steps, None)
+        return found, steps, advance(steps, None, self._known)
 
-    async def _answer(self, steps: ParseSteps, need: Need) -> Need | Index:
+    async def _answer(self, need: Need) -> Answer:
+        await fan_out(_open_if_there, map(self._file, need.ahead), limit=_OPENED_AT_ONCE)
+        file = self._file(need.file)
         try:
-            file = await self.open(need.file)
+            await file.ready()
         except IncompleteCheckpointError as error:
-            return await self._threads.run(self._throw, steps, error)
-        start, end = _absolute(need, file.size)
-        if file.known(start, end) is None:
-            await file.read(start, end)
-        return await self._threads.run(gc_paused()(self._advance), steps, file.known(start, end))
-
-    def _advance(self, steps: ParseSteps, data: memoryview | None) -> Need | Index:
-        """Run the parser until it needs bytes that are not there yet, or has its index."""
-        try:
-            need = next(steps) if data is None else steps.send(data)
-            while (known := self._known(need)) is not None:
-                need = steps.send(known)
-        except StopIteration as stop:
-            index: Index = stop.value
-            return index
-        return need
-
-    def _throw(self, steps: ParseSteps, error: IncompleteCheckpointError) -> Need | Index:
-        try:
-            need = steps.throw(error)
-        except StopIteration as stop:
-            index: Index = stop.value
-            return index
-        known = self._known(need)
-        return need if known is None else self._advance(steps, known)
+            return error
+        return await file.read(*clip(need, file.size))
 
     def _known(self, need: Need) -> memoryview | None:
+        if need.ahead:
+            return None
         file = self._by_name.get(need.file)
-        return None if file is None else file.known(*_absolute(need, file.size))
+        return None if file is None or not file.is_open else file.known(*clip(need, file.size))
 
     def of(self, index: Index) -> list[OpenFile]:
-        """The files of the index, in its order; the parser has opened them all."""
-        return [self._by_name[name] for name in index.files]
+        """The files of the index, in its order; those that the parser did not need are not open."""
+        return [self._file(name, index.declared.get(name)) for name in index.files]
 
 
-def _absolute(need: Need, size: int) -> tuple[int, int]:
-    start = need.start if need.start >= 0 else max(0, size + need.start)
-    start = min(start, size)
-    return start, min(size, start + max(0, need.size))
+async def open_all(files: Iterable[OpenFile]) -> None:
+    """Open those that are not open yet, several at once. Raises as `OpenFile.ready` does."""
+    await fan_out(OpenFile.ready, (file for file in files if not file.is_open), limit=_OPENED_AT_ONCE)
+
+
+async def _open_if_there(file: OpenFile) -> None:
+    try:
+        await file.ready()
+    except IncompleteCheckpointError:
+        # The parser has not asked for it yet; it is told when it does.
+        return
+
+
+def _unsized(index: Index, name: str) -> bool:
+    return name not in index.declared
+
+
+def require_inside(index: Index, files: list[OpenFile]) -> None:
+    """Every run of bytes must lie in its file; a parser can't tell for the other files of a set.
+
+    Raises TruncatedError.
+    """
+    sizes = [file.size for file in files]
+    for stored in index.tensors:
+        for extent in stored.runs:
+            if extent.end > sizes[extent.file]:
+                raise TruncatedError(
+                    f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "
+                    f"which has {sizes[extent.file]}"
+                )
+
+
+async def find_leader(location: ObjectLocation, format: ICheckpointFormat | None) -> ObjectLocation | None:
+    """The file that leads the set with this base name (`model.sdnb`: `model.shard0-of-3.sdnb`); None for no set.
+
+    Raises LayoutError when several sets have the name.
+    """
+    prefix = format.leader_prefix(location.name) if format is not None else None
+    if format is None or prefix is None:
+        return None
+    keys = [info.key async for info in location.storage.list(location.sibling(prefix).key)]
+    names = [name for key in keys if (name := key.rpartition("/")[2]) != location.name]
+    leaders = format.leaders(location.name, names)
+    if len(leaders) > 1:
+        raise LayoutError(
+            f"several sets have the name {location.display}: {', '.join(leaders)}; name the one you mean"
+        )
+    return location.sibling(leaders[0]) if leaders else None

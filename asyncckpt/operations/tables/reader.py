@@ -8,15 +8,14 @@ async with open_table(location) as table:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import FormatError, TensorNotFoundError
-from asyncckpt.formats.kit.index import FileInfo, Need
 from asyncckpt.formats.mldf.cells import (
     Audio,
     Cell,
@@ -32,6 +31,7 @@ from asyncckpt.formats.mldf.table import visible
 from asyncckpt.formats.mldf.validate import TableReport, Validation
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, parse_object
 from asyncckpt.operations.tables.writer import TableWriter, open_table_writer
 from asyncckpt.storage.base import ObjectReader
 
@@ -48,13 +48,11 @@ __all__ = [
     "open_table_writer",
 ]
 
-FIRST_BYTES = 128 * 1024
 _ROWS_BYTES = 64 * 1024
 """Rows are read in runs of about this size; the last ones are kept."""
 _KEPT_RUNS = 8
 _WINDOW_BYTES = 1024 * 1024
 _DECODE_ON_THE_LOOP = 16 * 1024
-T = TypeVar("T")
 
 
 @checked
@@ -72,34 +70,14 @@ async def open_table(
         WorkerThreads(1, name="table") as threads,
         resolved.storage.open_reader(resolved.key, first_bytes=FIRST_BYTES) as reader,
     ):
-        source = FileInfo(resolved.name, reader.info.size)
+        file = OpenFile(resolved, reader)
         try:
-            layout = await _drive(parse_layout(source), reader, threads)
-            fields, _ = await _drive(parse_schema(layout), reader, threads)
+            layout = await parse_object(parse_layout(file.source), file, threads)
+            fields, _ = await parse_object(parse_schema(layout), file, threads)
         except FormatError as error:
             error.locate(resolved.display)
             raise
         yield TableReader(reader, threads, layout, fields)
-
-
-async def _drive(steps: Generator[Need, memoryview, T], reader: ObjectReader, threads: WorkerThreads) -> T:
-    """Answer a parser's needs from the first bytes, or by a read."""
-
-    def advance(data: memoryview | None) -> tuple[Need | None, T | None]:
-        try:
-            return (next(steps) if data is None else steps.send(data)), None
-        except StopIteration as stop:
-            return None, stop.value
-
-    need, result = await threads.run(advance, None)
-    while need is not None:
-        end = min(need.start + need.size, reader.info.size)
-        if end <= len(reader.first):
-            data = memoryview(reader.first)[need.start : end]
-        else:
-            data = memoryview(await reader.read_range(min(need.start, end), end))
-        need, result = await threads.run(advance, data)
-    return result  # type: ignore[return-value]
 
 
 class TableReader:

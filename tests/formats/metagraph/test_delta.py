@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncckpt.bundles import BaseBundle, MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.errors import FormatError, LayoutError, LimitExceededError, MissingBaseError
 from asyncckpt.formats.kit.index import Index
 from asyncckpt.formats.metagraph import index as metagraph_parse
 from asyncckpt.formats.metagraph.delta import BaseReference
-from asyncckpt.formats.metagraph.format import BaseBundle, MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.model.metadata import CheckpointMetadata
 from tests.formats.attacks import HOSTILE_FILE_NAMES, outcome

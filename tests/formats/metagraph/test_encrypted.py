@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import given
 
+from asyncckpt.bundles import MetagraphFormat, verify_key_of
 from asyncckpt.errors import (
     ChecksumMismatchError,
     DecryptionError,
@@ -26,7 +27,6 @@ from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import StreamPlan
 from asyncckpt.formats.metagraph import codec as metagraph_codec
 from asyncckpt.formats.metagraph.codec import Codec
-from asyncckpt.formats.metagraph.format import MetagraphFormat, verify_key_of
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import Section, SectionType
 from asyncckpt.model.checksums import crc32c
@@ -42,6 +42,7 @@ from tests.formats.metagraph.files import (
     with_header,
     with_same_crc,
 )
+from tests.formats.parser_steps import drive_noting
 from tests.formats.state_files import from_views, read_all
 
 KEY = bytes(range(32))
@@ -116,14 +117,9 @@ def test_compressed_bundles_are_deterministic_and_encrypted_ones_are_not() -> No
 def test_opening_reads_two_runs_of_the_file() -> None:
     data = made(MetagraphFormat(key=KEY), {"n": np.zeros(2 * MIB, "u1")})
     steps = MetagraphFormat(key=KEY).parse(FileInfo("m.mgb", len(data)))
-    starts = []
-    need = next(steps)
-    with pytest.raises(StopIteration):
-        while True:
-            starts.append(need.start)
-            need = steps.send(memoryview(data)[need.start : need.start + need.size])
+    _, asked = drive_noting(steps, data, len(data))
     store = Opened.of(data).rows[0]
-    assert [start for start in starts if start >= store.offset] == [-(-store.end // 64) * 64]
+    assert [start for start, _ in asked if start >= store.offset] == [-(-store.end // 64) * 64]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------

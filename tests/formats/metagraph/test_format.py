@@ -24,7 +24,7 @@ from asyncckpt.errors import (
     UnsupportedVersionError,
 )
 from asyncckpt.formats.base import content_of
-from asyncckpt.formats.kit.index import Extent, FileInfo, Need
+from asyncckpt.formats.kit.index import Extent, FileInfo
 from asyncckpt.formats.kit.plan import Content, FilePlan
 from asyncckpt.formats.metagraph import hashing as metagraph_hash
 from asyncckpt.formats.metagraph.format import MetagraphFormat
@@ -49,6 +49,7 @@ from tests.formats.attacks import (
     with_number,
 )
 from tests.formats.metagraph.files import Opened, made, parsed, read_back, resealed, with_header
+from tests.formats.parser_steps import drive_noting
 from tests.formats.state_files import encode_content, read_all
 from tests.independent import metagraph_reader
 
@@ -160,15 +161,9 @@ def test_odd_moments_are_kept_as_well_as_seconds_can(moment: datetime) -> None:
 def test_opening_takes_the_head_of_the_file_only() -> None:
     data = made(PLAIN, {"w": np.zeros(1 << 20, "u1")})
     store = Opened.of(data).rows[-1]
-    steps = PLAIN.parse(FileInfo("m.mgb", len(data)))
-    needs: list[Need] = []
-    need = next(steps)
-    with pytest.raises(StopIteration):
-        while True:
-            needs.append(need)
-            need = steps.send(memoryview(data)[need.start : need.start + need.size])
-    assert all(need.start + need.size <= store.offset for need in needs)
-    assert len(needs) == 3
+    _, asked = drive_noting(PLAIN.parse(FileInfo("m.mgb", len(data))), data, len(data))
+    assert all(wanted.end <= store.offset for wanted in asked)
+    assert len(asked) == 3
 
 
 # -- golden bytes ------------------------------------------------------------------------------------------------

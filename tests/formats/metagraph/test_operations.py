@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncckpt.bundles import MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.errors import (
     ChecksumMismatchError,
     DecryptionError,
@@ -16,10 +17,10 @@ from asyncckpt.errors import (
     NotRepresentableError,
     SignatureError,
 )
-from asyncckpt.formats.metagraph.format import MetagraphFormat, base_bundle, verify_key_of
 from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.load import load
+from asyncckpt.operations.location import at
 from asyncckpt.operations.save import save
 from asyncckpt.operations.verify import verify
 from asyncckpt.storage.memory import MemoryStorage
@@ -118,10 +119,10 @@ async def test_convert_names_a_lost_seal_as_a_loss(tmp_path: Path, seal: str, ta
     name = "metagraph" if target.endswith("mgb") else "mlcp"
     line = f"the source is {seal}, the {name} file would not be"
     with pytest.raises(NotRepresentableError, match=line) as caught:
-        await convert(path, to, source_format=fmt)
+        await convert(at(path, format=fmt), to)
     assert caught.value.losses == (line,)
     assert not to.exists()
-    report = await convert(path, to, source_format=fmt, allow_loss=True)
+    report = await convert(at(path, format=fmt), to, allow_loss=True)
     assert report.losses == (line,)
     assert (await load(to))["a"].tolist() == [1.0] * 3
 
@@ -131,9 +132,9 @@ async def test_convert_with_other_keys_loses_no_seal(tmp_path: Path) -> None:
     fmt = MetagraphFormat(key=KEY, signing_key=SIGNING_KEY)
     other = MetagraphFormat(key=SIGNING_KEY, signing_key=KEY)
     await save({"a": np.ones(3)}, path, format=fmt)
-    assert (await convert(path, to, to=other, source_format=fmt)).losses == ()
+    assert (await convert(at(path, format=fmt), to, to=other)).losses == ()
     with pytest.raises(NotRepresentableError) as caught:
-        await convert(path, tmp_path / "u.safetensors", source_format=fmt)
+        await convert(at(path, format=fmt), tmp_path / "u.safetensors")
     assert [line.split(",")[0] for line in caught.value.losses] == [
         "the source is encrypted",
         "the source is signed",

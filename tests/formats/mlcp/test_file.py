@@ -26,8 +26,9 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.base import content_of, read_shards
 from asyncckpt.formats.kit.index import FileInfo, Index
-from asyncckpt.formats.kit.metadata_json import DTYPE_NUMBERS, MetadataSerializer, decode_timestamp
+from asyncckpt.formats.kit.metadata_json import MetadataSerializer, decode_timestamp
 from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.kit.tensors import DTYPE_NUMBERS
 from asyncckpt.formats.mlcp.file import MlcpFormat, SingleFileCheckpointFormat, dotnet_string
 from asyncckpt.model.metadata import CheckpointMetadata, ShardingMetadata, ShardMetadata, TrainingMetadata
 from asyncckpt.model.shard import ShardData

@@ -23,13 +23,12 @@ from asyncckpt.errors import (
     NotRepresentableError,
 )
 from asyncckpt.formats.kit.encode import digest_content, render
-from asyncckpt.formats.kit.index import FileInfo, Index, Need
+from asyncckpt.formats.kit.index import FileInfo, Index
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan
 from asyncckpt.formats.kit.zip import ZipLimits
 from asyncckpt.formats.sdnb.format import SdnbFormat
-from asyncckpt.formats.sdz.deflated import cut_frames
 from asyncckpt.formats.sdz.format import SdzFormat, inner_plans
-from asyncckpt.formats.sdz.stored import file_crc32
+from asyncckpt.formats.sdz.write import cut_frames, file_crc32
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
 from asyncckpt.model.shard import ShardData
@@ -44,7 +43,7 @@ from tests.formats.attacks import (
     outcome,
     with_number,
 )
-from tests.formats.parser_steps import drive, view_of
+from tests.formats.parser_steps import drive, drive_noting, view_of
 from tests.formats.state_files import arrays_of, content_of_state
 from tests.independent import sdnb_reader, sdz_reader
 from tests.java import compile_program
@@ -203,19 +202,11 @@ def test_a_tensor_of_a_compressed_file_is_read_alone() -> None:
 def test_opening_takes_few_requests_and_few_bytes(compress: bool) -> None:
     data = encode(STATE, compress=compress)
     asked: list[tuple[int, int]] = []
-    steps = SdzFormat().parse(FileInfo("m.sdz", len(data)))
     known = [(0, 1 << 17)]
-    try:
-        need: Need = next(steps)
-        while True:
-            start = need.start if need.start >= 0 else max(0, len(data) + need.start)
-            end = min(len(data), start + need.size)
-            if not any(a <= start and end <= b for a, b in known):
-                known.append((start, end + (1 << 17)))
-                asked.append((start, end))
-            need = steps.send(memoryview(data)[start:end])
-    except StopIteration:
-        pass
+    for start, end in drive_noting(SdzFormat().parse(FileInfo("m.sdz", len(data))), data, len(data))[1]:
+        if not any(a <= start and end <= b for a, b in known):
+            known.append((start, end + (1 << 17)))
+            asked.append((start, end))
     assert len(asked) <= 2
     assert sum(end - start for start, end in asked) < 200_000
 

@@ -75,7 +75,7 @@ def test_a_registered_kind_goes_there_and_back() -> None:
     assert isinstance(restored["t"], Celsius)
     assert restored["t"].degrees is flat.tensors["t"]
     assert restored["again"] is restored["t"]
-    as_arrays = rebuild(flat.tree, flat.tensors, leaves="numpy")
+    as_arrays = rebuild(flat.tree, flat.tensors, framework="numpy")
     assert as_arrays["t"] is flat.tensors["t"]
 
 
@@ -87,7 +87,7 @@ def test_a_refusal_of_an_adapter_gets_the_path() -> None:
 def test_an_unknown_kind_in_a_file_names_the_way_out() -> None:
     structure = flatten({"t": Celsius(np.zeros(1))}, registry=celsius_registry()).tree
     assert needs_framework(structure)
-    with pytest.raises(MissingExtraError, match="kind 'celsius'; load with leaves='numpy'"):
+    with pytest.raises(MissingExtraError, match="kind 'celsius'; load with framework='numpy'"):
         rebuild(structure, {"t": np.zeros(1)})
 
 
@@ -131,9 +131,9 @@ def test_broken_entry_points_stop_nothing_and_are_named() -> None:
 def test_torch_is_missing_when_a_file_holds_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     structure, tensors = flat_tree(["w"], kind="torch"), {"w": np.ones(2)}
-    with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[torch\]'.*leaves='numpy'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'asyncckpt\[torch\]'.*framework='numpy'"):
         rebuild(structure, tensors)
-    assert_identical(rebuild(structure, tensors, leaves="numpy"), tensors)
+    assert_identical(rebuild(structure, tensors, framework="numpy"), tensors)
     assert not TorchLeaf().matches(np.ones(1))
 
 

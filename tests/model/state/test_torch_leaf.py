@@ -150,7 +150,7 @@ def test_parameters_and_gradients_come_back_as_they_were(dtype: str) -> None:
         assert torch.equal(restored[name].detach(), tensor.detach()), name
         assert restored[name].is_leaf, name
     flat = flatten(state)
-    arrays = rebuild(flat.tree, flat.tensors, leaves="numpy")
+    arrays = rebuild(flat.tree, flat.tensors, framework="numpy")
     assert {type(array) for array in arrays.values()} == {np.ndarray}
 
 

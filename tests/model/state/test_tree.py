@@ -389,7 +389,7 @@ def json_like() -> st.SearchStrategy[Any]:
 @given(json_like())
 def test_any_json_is_a_state_or_a_layout_error(structure: Any) -> None:
     try:
-        state = rebuild(structure, {"w": np.ones(2)}, leaves="numpy")
+        state = rebuild(structure, {"w": np.ones(2)}, framework="numpy")
     except LayoutError:
         return
     assert_identical(through_json(flatten(state)), state)

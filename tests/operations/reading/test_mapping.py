@@ -72,10 +72,10 @@ async def test_a_local_file_is_mapped_unless_told_otherwise(tmp_path: Path) -> N
         assert await run_in_thread(is_mapped, path)
 
 
-@pytest.mark.parametrize("handover", [False, True])
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_save_onto_the_file_that_its_state_is_mapped_from(
-    format: str, handover: bool, tmp_path: Path, file_size: str
+    format: str, copy: bool, tmp_path: Path, file_size: str
 ) -> None:
     path = tmp_path / "a.checkpoint"
     expected = a_state()
@@ -84,7 +84,7 @@ async def test_a_save_onto_the_file_that_its_state_is_mapped_from(
     for _ in range(2):
         for state in (loaded, expected):
             state["w"][1000:2000] *= 2  # the rest is still in the file
-        await asyncckpt.save(loaded, path, format=format, overwrite=True, handover=handover)
+        await asyncckpt.save(loaded, path, format=format, overwrite=True, copy=copy)
         assert_equal(loaded, expected)
         assert_equal(await asyncckpt.load(path), expected)
     assert os.listdir(tmp_path) == ["a.checkpoint"]

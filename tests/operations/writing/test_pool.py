@@ -73,7 +73,7 @@ async def test_nothing_is_given_back_for_arrays_that_were_handed_over(
     given_back: list[tuple[int, int]],
 ) -> None:
     given = state()
-    await asyncckpt.save(given, (MemoryStorage(), "x"), handover=True)
+    await asyncckpt.save(given, (MemoryStorage(), "x"), copy=False)
     assert given_back == []
     assert given["w"].all()
 

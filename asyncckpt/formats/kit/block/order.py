@@ -19,32 +19,35 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncckpt.errors import LayoutError
-from asyncckpt.formats.kit.block import Block, BlockTemplate
+from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.metadata_json import decode_metadata, encode_metadata, with_shards
 from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Checksums, Chunking
-from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata
+from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata, TensorMetadata
+from asyncckpt.model.tensors import TensorTable
 
-_SHARD_TENSORS = "shardTensors"
+SHARD_TENSORS = "shardTensors"
 _FILE_ORDER = "fileOrder"
 
 
 def build_block(
     content: Content,
     chunking: Chunking,
-    order: Sequence[int],
+    order: Sequence[int] | None = None,
     extra: Mapping[str, Json] | None = None,
     *,
     outside: bool = True,
 ) -> BlockTemplate:
-    """The block of a file that lists tensor `order[i]` of the content as its i-th.
+    """The block of a file that lists tensor `order[i]` of the content as its i-th; None: in the content's order.
 
     `extra` are members that the format itself adds to the block's metadata. Without `outside` the format has its own
     hashes over all of it. Raises UnsupportedStateError for metadata that can't be kept, LayoutError when it lists other
     shards than there are.
     """
-    members = {**_encode_arranged(content, order), **(extra or {})}
+    listed = range(len(content.tensors)) if order is None else order
+    members = {**_encode_arranged(content, listed), **(extra or {})}
     return BlockTemplate.build(content, chunking, metadata=members, outside=outside)
 
 
@@ -54,7 +57,7 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
     bare = with_shards(metadata, [()] * len(content.shards))
     members = encode_metadata(bare, shards=bool(metadata.shards))
     if len(content.shards) != 1:
-        members[_SHARD_TENSORS] = list(content.shards)
+        members[SHARD_TENSORS] = list(content.shards)
     if list(order) != list(range(len(order))):
         members[_FILE_ORDER] = list(order)
     return members
@@ -62,20 +65,27 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
 
 def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums) -> Checksums:
     """The checksums of the tensors `order`, one after another, from those of the whole content."""
-    if not order:
-        return checksums[:0]
-    return np.concatenate([chunking.of_tensor(number, checksums) for number in order])
+    chosen = np.asarray(order, np.int64)
+    first = np.asarray(chunking.first, np.int64)
+    counts = np.diff(first)[chosen]
+    # Behind one another: position p of the result belongs to tensor i, and is p - (where i begins) of its own.
+    starts = np.cumsum(counts) - counts
+    own: Checksums = checksums[np.arange(counts.sum()) + np.repeat(first[:-1][chosen] - starts, counts)]
+    return own
 
 
-def add_checksums(stored: list[StoredTensor], block: Block) -> None:
-    """Give the tensors, listed in the order of the block, its checksums and boxes. Raises LayoutError.
+def add_checksums(stored: Sequence[StoredTensor], block: Block) -> Sequence[StoredTensor]:
+    """The tensors, listed in the order of the block, with its checksums and boxes. Raises LayoutError.
 
-    In place: a second list of very many small tensors would take more memory than their file.
+    A list is changed: a second one of very many small tensors would take more memory than their file.
     """
-    block.share_names([tensor.name for tensor in stored])
-    chunking = block.chunking([tensor.metadata.size for tensor in stored])
-    for number, tensor in enumerate(stored):
-        stored[number] = StoredTensor(
+    if isinstance(stored, StoredTable):
+        return _with_checksums(stored, block)
+    listed = stored if isinstance(stored, list) else list(stored)
+    block.share_names([tensor.name for tensor in listed])
+    chunking = block.chunking([tensor.metadata.size for tensor in listed])
+    for number, tensor in enumerate(listed):
+        listed[number] = StoredTensor(
             block.boxed(tensor.metadata),
             tensor.extents,
             chunking.of_tensor(number, block.checksums),
@@ -84,11 +94,25 @@ def add_checksums(stored: list[StoredTensor], block: Block) -> None:
             tensor.absent,
             block.chunk_bytes,
         )
+    return listed
+
+
+def _with_checksums(stored: StoredTable, block: Block) -> StoredTable:
+    tensors = stored.tensors
+    block.share_names(tensors.names)
+    chunking = block.chunking(tensors.sizes.tolist())
+    if block.boxes:
+        for number, name in enumerate(tensors.names):
+            if name in block.boxes:
+                block.boxed(tensors[number])
+        tensors = tensors.with_boxes(block.boxes)
+    first = np.asarray(chunking.first, np.int64)
+    return stored.with_checksums(tensors, block.checksums, first, block.chunk_bytes)
 
 
 def decode_arranged(
     value: Json, stored: Sequence[StoredTensor]
-) -> tuple[CheckpointMetadata, tuple[StoredTensor, ...]]:
+) -> tuple[CheckpointMetadata, Sequence[StoredTensor]]:
     """The metadata with its shards, and the tensors, given in the file's order, in the content's order.
 
     Raises LayoutError for members that `build_block` never writes.
@@ -96,35 +120,43 @@ def decode_arranged(
     if not isinstance(value, dict):
         raise LayoutError("the asyncckpt block has no metadata")
     members = dict(value)
-    counts = members.pop(_SHARD_TENSORS, [len(stored)])
+    counts = members.pop(SHARD_TENSORS, [len(stored)])
     order = members.pop(_FILE_ORDER, None)
     metadata = decode_metadata(members)
-    arranged = tuple(stored) if order is None else _restored(order, stored)
+    arranged = stored if order is None else _restored(order, stored)
     if not _are_counts(counts) or sum(counts) != len(stored):
         raise LayoutError(
             f"the asyncckpt block spreads its tensors over shards as {str(counts)[:80]}, there are {len(stored)}"
         )
+    tensors = _tensors_of(arranged)
     groups, start = [], 0
     for count in counts:
-        groups.append([tensor.metadata for tensor in arranged[start : start + count]])
+        groups.append(tensors[start : start + count])
         start += count
     return with_shards(metadata, groups), arranged
 
 
-def _restored(order: Json, stored: Sequence[StoredTensor]) -> tuple[StoredTensor, ...]:
+def _tensors_of(stored: Sequence[StoredTensor]) -> Sequence[TensorMetadata]:
+    return stored.tensors if isinstance(stored, StoredTable) else [tensor.metadata for tensor in stored]
+
+
+def _restored(order: Json, stored: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
     if not _are_counts(order) or sorted(order) != list(range(len(stored))):
         raise LayoutError(f"the asyncckpt block has an order that is none of {len(stored)} tensors")
+    if isinstance(stored, StoredTable):
+        return stored.take(np.argsort(np.asarray(order, np.int64)).tolist())
     restored = list(stored)
     for number, tensor in zip(order, stored, strict=True):
         restored[number] = tensor
-    return tuple(restored)
+    return restored
 
 
 def _are_counts(value: Json) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
 
 
 def foreign_metadata(stored: Sequence[StoredTensor], custom_fields: Mapping[str, Json]) -> CheckpointMetadata:
     """What is known of a file that carries no block: its tensors, as one shard, and what it says itself."""
-    shard = ShardMetadata(tensors=tuple(tensor.metadata for tensor in stored))
+    listed = _tensors_of(stored)
+    shard = ShardMetadata(tensors=listed if isinstance(listed, TensorTable) else tuple(listed))
     return CheckpointMetadata(shards=(shard,), custom_fields=dict(custom_fields))

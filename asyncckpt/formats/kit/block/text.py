@@ -17,6 +17,8 @@ boxes    name -> [global shape, origin] of tensors that are pieces of larger one
 metadata the checkpoint's metadata, where the format has no place of its own for it
 exact    what the metadata in the format's own place does not say exactly (see beyond_json.py); absent if nothing
 ======== ==========================================================================================================
+
+Where a header is JSON of strings only (safetensors, the index of its sets) the block stands there as a string.
 """
 
 from __future__ import annotations
@@ -28,19 +30,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
+from asyncckpt.formats.kit.block.seal import outside_crc32c
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.formats.kit.seal import outside_crc32c
-from asyncckpt.formats.kit.strict_json import dump_json
+from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.boxes import Shape
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 BLOCK_VERSION = 1
+BLOCK_KEY = "asyncckpt"
+"""The name of the block where a format keeps it under one."""
 EXACT = "exact"
 _AT_DIGITS = 16
 _NO_OUTSIDE = "--------"
 _MAX_CHUNK_BYTES = 1 << 62
 _TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
+# Programs that copy the strings of one file's header into another's are common enough for a hint.
+_COPIED_ADVICE = (
+    "if another program copied its metadata here, remove the entry 'asyncckpt' to load it unverified"
+)
 _MANY_NAMES = 256
 _ESCAPED_AT_ONCE = 256 * 1024
 
@@ -82,7 +90,10 @@ class BlockTemplate:
         members: dict[str, Json] = {}
         if content.tree is not None:
             members["tree"] = content.tree
-        boxes = {t.name: [t.global_shape, t.origin] for t in content.tensors if t.origin is not None}
+        table = content.table()
+        boxes = (
+            {name: table.boxes[name] for name in table.names if name in table.boxes} if table.boxes else {}
+        )
         if boxes:
             members["boxes"] = boxes
         if metadata is not None:
@@ -153,6 +164,8 @@ class Block:
     tree: Json
     boxes: dict[str, tuple[Shape, Shape]]
     metadata: Json
+    advice: str | None = None
+    """What to do when the file is not the one that the block speaks of."""
 
     @classmethod
     def decode(cls, value: Json) -> Block:
@@ -175,6 +188,22 @@ class Block:
             metadata=value.get("metadata"),
         )
 
+    @classmethod
+    def decode_string(cls, value: Json, raw: memoryview) -> Block | None:
+        """The block that stands as a string in the JSON of `raw`, the file's first bytes; None for a foreign file.
+
+        Raises LayoutError when it is malformed or has lost its name.
+        """
+        if value is None:
+            if has_traces(raw, escaped=True):
+                raise LayoutError(
+                    f"the header is damaged: it has an asyncckpt block, but not as {BLOCK_KEY!r}"
+                )
+            return None
+        if not isinstance(value, str) or not value.isascii():
+            raise LayoutError(f"the entry {BLOCK_KEY!r} is not an asyncckpt block")
+        return replace(cls.decode(load_json(value, "the asyncckpt block")), advice=_COPIED_ADVICE)
+
     def chunking(self, sizes: Sequence[int]) -> Chunking:
         """How the tensors are cut. Raises LayoutError when there are more or fewer checksums than chunks."""
         chunking = Chunking.of(self.chunk_bytes, sizes)
@@ -190,15 +219,19 @@ class Block:
         if len(names) < _MANY_NAMES:
             return
         known = {name: name for name in names}
-        containers = (dict, list)
-        stack = [self.tree] if isinstance(self.tree, containers) else []
+        stack = [[self.tree]]
         while stack:
-            node = stack.pop()
-            for place, value in node.items() if isinstance(node, dict) else enumerate(node):
-                if isinstance(value, str):
-                    node[place] = known.get(value, value)
-                elif isinstance(value, containers):
-                    stack.append(value)
+            nodes = stack.pop()
+            nodes[:] = [known.get(node, node) if type(node) is str else node for node in nodes]
+            for node in nodes:
+                if type(node) is list:
+                    stack.append(node)
+                elif type(node) is dict:
+                    for key, value in node.items():
+                        if type(value) is list:
+                            stack.append(value)
+                        elif type(value) is str:
+                            node[key] = known.get(value, value)
 
     def boxed(self, tensor: TensorMetadata) -> TensorMetadata:
         """The tensor, with its place in a larger one where it has any. Raises LayoutError."""
@@ -231,9 +264,11 @@ class Block:
         masks = [*masks, (self.at, b"00000000")]
         value = outside_crc32c(regions, payloads, size=size, masks=masks)
         if value != self.outside:
-            raise ChecksumMismatchError(
+            error = ChecksumMismatchError(
                 f"the header is damaged: its CRC32C is {value:08x}, the file says {self.outside:08x}"
             )
+            error.advice = self.advice
+            raise error
 
 
 def _decimal(value: Json) -> int:
