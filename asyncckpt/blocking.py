@@ -1,4 +1,4 @@
-"""`save` and `load` for synchronous code: each call runs an event loop of its own until it is done.
+"""`save`, `load` and `verify` for synchronous code: each call runs an event loop of its own until it is done.
 
 Not for use inside a running loop, where the coroutines themselves are at hand.
 """

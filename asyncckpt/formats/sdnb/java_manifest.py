@@ -179,7 +179,7 @@ def _utf(text: str) -> bytes:
 def encode_modified_utf8(text: str) -> bytes:
     """Java's own UTF-8: NUL takes two bytes, characters beyond U+FFFF are two surrogates of three bytes each.
 
-    Raises LayoutError for lone surrogates, which are no text.
+    Raises LayoutError for lone surrogates, which are not text.
     """
     if text.isascii():
         return text.encode().replace(b"\0", b"\xc0\x80")
@@ -304,7 +304,7 @@ class _Reader:
             kind = chr(self._byte("a field's type"))
             fields.append((kind, self._text()))
             if kind == "L" and self._field_type() != _OBJECT_TYPE:
-                raise LayoutError(f"the field {fields[-1][1][:40]!r} of the manifest is no object")
+                raise LayoutError(f"the field {fields[-1][1][:40]!r} of the manifest is not an object")
         return tuple(fields)
 
     def _field_type(self) -> str | int | None:
@@ -328,7 +328,7 @@ class _Reader:
         if code == _REFERENCE:
             known = self._referenced()
             if not isinstance(known, str) or isinstance(known, _ClassName):
-                raise LayoutError("a key of the manifest refers to something that is no string")
+                raise LayoutError("a key of the manifest refers to something that is not a string")
             return known
         if code == _STRING:
             key = self._text()

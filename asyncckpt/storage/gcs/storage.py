@@ -239,7 +239,7 @@ class GcsStorage(ICheckpointStorage):
         params = {
             "prefix": self._name(prefix),
             "maxResults": str(limit or _PAGE),
-            # The kind is in every answer, an empty page too: what has none is no listing.
+            # The kind is in every answer, an empty page too: what has none is not a listing.
             "fields": f"kind,nextPageToken,items({FIELDS})",
         }
         if token:
@@ -352,5 +352,5 @@ def _info_from_media(answer: Answer, key: str) -> ObjectInfo:
 def _items(page: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
     items = page.get("items") or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise odd_answer(f"list of {prefix!r}", "a page whose items are no objects")
+        raise odd_answer(f"list of {prefix!r}", "a page whose items are not objects")
     return items

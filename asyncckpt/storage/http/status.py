@@ -36,7 +36,7 @@ _ADVICE: dict[type[StorageError], str] = {
 
 
 MAX_ERROR_BODY_BYTES = 64 * 1024
-"""What is read of an answer that is no success: enough for every reason, too little to fill the memory."""
+"""What is read of an answer that is not a success: enough for every reason, too little to fill the memory."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """They are never followed: whoever is at the other end would get the credentials, and would be believed."""
 

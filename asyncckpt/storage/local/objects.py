@@ -107,7 +107,7 @@ def _require_object(key: str, found: os.stat_result) -> None:
 def walk(root: Path, prefix: str) -> Iterator[ObjectInfo]:
     """Every object whose key begins with `prefix`, in the order of the keys' bytes.
 
-    Skips links, unfinished files and names that are no keys. Raises AccessDeniedError for a folder that
+    Skips links, unfinished files and names that are not keys. Raises AccessDeniedError for a folder that
     can't be read: a listing that would miss something is none.
     """
     with storage_errors(prefix or "."):

@@ -155,7 +155,7 @@ class S3Storage(ICheckpointStorage):
         return not server.startswith("SeaweedFS") and not self._bucket.endswith("--x-s3")
 
     def _listed(self, entry: Mapping[str, Any], prefix: str, what: str) -> ObjectInfo | None:
-        """One line of a listing; None for what is no object of ours, such as a folder's marker.
+        """One line of a listing; None for what is not an object of ours, such as a folder's marker.
 
         Raises OddAnswerError for what was not asked for.
         """
@@ -181,7 +181,7 @@ class S3Storage(ICheckpointStorage):
         except BucketNotFoundError:
             raise
         except ObjectNotFoundError:
-            # Some servers say so, and it is no error; but a web server says 404 to anything.
+            # Some servers say so, and it is not an error; but a web server says 404 to anything.
             await self._session.require_bucket()
 
 

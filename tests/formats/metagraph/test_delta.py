@@ -217,7 +217,7 @@ def test_a_full_bundle_has_no_node_in_a_base() -> None:
     opened.put(1, 64, "<I", 1)
     opened.sections[4] = b""
     opened.change_row(4, size=0, item_count=0)
-    with pytest.raises(LayoutError, match="the bundle is no delta"):
+    with pytest.raises(LayoutError, match="the bundle is not a delta"):
         parsed(PLAIN, opened.sealed())
 
 

@@ -461,7 +461,7 @@ def test_an_external_file_beside_this_one_is_followed() -> None:
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE_FILE_NAMES if name.isascii() or name[0] == "ä"])
 def test_an_external_file_elsewhere_is_not_followed(name: str) -> None:
-    with pytest.raises(LayoutError, match="no plain name beside the file"):
+    with pytest.raises(LayoutError, match="not a plain name beside the file"):
         parse(external(name), files={"x.bin": bytes(16)})
 
 
