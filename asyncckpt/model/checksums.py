@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 
@@ -12,11 +12,14 @@ import crc32c as _crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncckpt.errors import LayoutError
+
 Buffer = bytes | bytearray | memoryview
 Checksums = NDArray[np.uint32]
 
 MIN_CHUNK_BYTES = 1024 * 1024
 MAX_CHUNKS = 65_536
+_MOST_BYTES = 1 << 62
 _CRC32C_POLYNOMIAL = 0x82F63B78
 _CRC32_POLYNOMIAL = 0xEDB88320
 
@@ -141,32 +144,46 @@ def _square_powers(polynomial: int) -> tuple[int, ...]:
     return tuple(powers)
 
 
+def chunk_checksums(data: Buffer, chunk_bytes: int) -> Checksums:
+    """The CRC32C of every chunk of bytes that are there whole."""
+    view = memoryview(data)
+    values = [crc32c(view[start : start + chunk_bytes]) for start in range(0, view.nbytes, chunk_bytes)]
+    return np.array(values, np.uint32)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunking:
     """How the tensors of one file are cut into checksum chunks, each counted from its tensor's start.
 
-    `first[i]` is the position of tensor i's first chunk in the file's flat list of checksums.
+    `first[i]` is the position of tensor i's first chunk in the file's flat list of checksums; `positions` are the same
+    numbers as a column.
     """
 
     chunk_bytes: int
     sizes: tuple[int, ...]
     first: tuple[int, ...]
+    positions: NDArray[np.int64] = field(compare=False, repr=False)
 
     @classmethod
     def for_sizes(cls, sizes: Iterable[int]) -> Chunking:
-        """Chunks of 1 MiB, doubled until there are at most 65 536 of them (or one for each tensor)."""
+        """Chunks of 1 MiB, doubled until there are at most 65 536 of them (or one for each tensor).
+
+        Raises LayoutError as `of` does.
+        """
         sizes = tuple(sizes)
+        column = _column(sizes)
+        largest = int(column.max(initial=0))
         chunk = MIN_CHUNK_BYTES
-        while chunk < max(sizes, default=0) and _count(sizes, chunk) > MAX_CHUNKS:
+        while chunk < largest and int(_counts(column, chunk).sum()) > MAX_CHUNKS:
             chunk *= 2
         return cls.of(chunk, sizes)
 
     @classmethod
     def of(cls, chunk_bytes: int, sizes: Sequence[int]) -> Chunking:
-        first = [0]
-        for size in sizes:
-            first.append(first[-1] + -(-size // chunk_bytes))
-        return cls(chunk_bytes, tuple(sizes), tuple(first))
+        """Chunks of that size. Raises LayoutError for sizes that no file can have."""
+        positions = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(_counts(_column(sizes), chunk_bytes), out=positions[1:])
+        return cls(chunk_bytes, tuple(sizes), tuple(positions.tolist()), positions)
 
     @property
     def count(self) -> int:
@@ -188,5 +205,13 @@ class Chunking:
             start = stop
 
 
-def _count(sizes: Iterable[int], chunk: int) -> int:
-    return sum(-(-size // chunk) for size in sizes)
+def _column(sizes: Sequence[int]) -> NDArray[np.int64]:
+    total = sum(sizes)
+    if total > _MOST_BYTES:
+        raise LayoutError(f"the tensors have {total} bytes in all, more than any file")
+    return np.array(sizes, np.int64)
+
+
+def _counts(sizes: NDArray[np.int64], chunk_bytes: int) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = -(-sizes // chunk_bytes)
+    return counts

@@ -61,6 +61,7 @@ _NAME_BY_TYPE: Final[dict[type, str]] = {
     **{_BY_NAME[name].type: name for name in _ML_NAMES if name in _BY_NAME},
 }
 
+_ITEM_SIZES: Final[dict[str, int]] = {name: dtype.itemsize for name, dtype in _BY_NAME.items()}
 DTYPE_NAMES: Final = tuple(_BY_NAME)
 """The names without a parameter; 'S', 'U' and 'V' take a width, 'datetime64' and 'timedelta64' a unit."""
 
@@ -131,7 +132,8 @@ def _parsed(name: str) -> np.dtype[Any] | None:
 
 def item_size(name: str) -> int:
     """The bytes of one item. Raises UnsupportedDtypeError for an unknown name."""
-    return numpy_dtype(name).itemsize
+    known = _ITEM_SIZES.get(name) if type(name) is str else None
+    return numpy_dtype(name).itemsize if known is None else known
 
 
 def as_bytes_view(array: np.ndarray) -> tuple[np.ndarray, memoryview]:

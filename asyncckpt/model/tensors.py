@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, overload
 
 import numpy as np
@@ -68,7 +68,17 @@ class TensorTable(Sequence[TensorMetadata]):
         tables = [cls.of(group) for group in groups]
         if len(tables) == 1:
             return tables[0]
-        return cls.of([tensor for table in tables for tensor in table])
+        checksums = [table.checksums or [None] * len(table) for table in tables]
+        none = np.zeros(0, np.int64)
+        return cls(
+            list(chain.from_iterable(table.names for table in tables)),
+            list(chain.from_iterable(table.dtypes for table in tables)),
+            list(chain.from_iterable(table.shapes for table in tables)),
+            np.concatenate([none, *(table.sizes for table in tables)]),
+            np.concatenate([none, *(table.offsets for table in tables)]),
+            {name: box for table in tables for name, box in table.boxes.items()},
+            list(chain.from_iterable(checksums)) if any(table.checksums for table in tables) else None,
+        )
 
     def __len__(self) -> int:
         return len(self.names)

@@ -23,10 +23,8 @@ from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
 from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, find_leader, parse_object
+from asyncckpt.operations.writing.file import SMALL_FILE_BYTES
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
-
-SMALL_FILE_BYTES = 8 * 1024 * 1024
-"""A file up to this size is written as one object, in one request."""
 
 
 @checked

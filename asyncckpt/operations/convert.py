@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asyncckpt._aio import WorkerThreads, gc_paused
+from asyncckpt._aio import ByteBudget, WorkerThreads, gc_paused
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import MismatchError
@@ -25,12 +25,17 @@ from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     WORKER_NICENESS,
     WORKERS,
+    Meter,
+    Operation,
     let_go,
     reporting_retries_to,
 )
 from asyncckpt.operations.save import choose_format
-from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.writing.commit import writing
+from asyncckpt.operations.writing.session import Destination
 from asyncckpt.operations.writing.source import TensorSource
+from asyncckpt.operations.writing.staging.stage import Staged
+from asyncckpt.operations.writing.staging.stager import HandedOver
 from asyncckpt.progress import ProgressCallback, ProgressReporter
 
 
@@ -72,7 +77,7 @@ async def convert(
     StorageError subclasses, OperationCancelledError.
     """
     target, target_options, to = with_options(target, storage_options, to)
-    with ProgressReporter(progress) as report, reporting_retries_to(report):
+    with ProgressReporter(progress) as report, reporting_retries_to(meter := Meter(report)):
         async with (
             cancel_scope(cancellation) as scope,
             open_checkpoint(source, memory_bytes=memory_bytes, storage_options=storage_options) as checkpoint,
@@ -85,25 +90,19 @@ async def convert(
             content, numbers, losses = await threads.run(
                 gc_paused()(_content), checkpoint, chosen, allow_loss, inlined
             )
-            written = await write_content(
-                content,
-                CheckpointSource(checkpoint, numbers),
-                location,
-                chosen,
-                threads=threads,
-                memory_bytes=memory_bytes,
-                overwrite=overwrite,
-                report=report,
-                scope=scope,
-            )
+            tensors = len(content.tensors) - len(checkpoint.payloads.keys() - inlined.keys())
+            staged = Staged(content, HandedOver(CheckpointSource(checkpoint, numbers)), tensors)
+            operation = Operation(threads, ByteBudget(memory_bytes), scope, meter)
+            async with writing(staged, Destination(location, chosen, overwrite), operation) as written:
+                committed = await written.commit()
             await let_go(threads, content.tree)
             return ConvertReport(
-                key=written.info.key,
+                key=committed.info.key,
                 source_format=checkpoint.format,
                 source_version=checkpoint.version,
                 format=chosen.name,
-                tensors=len(content.tensors) - len(checkpoint.payloads.keys() - inlined.keys()),
-                size=written.size,
+                tensors=tensors,
+                size=committed.size,
                 losses=tuple(losses),
                 warnings=checkpoint.warnings,
             )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.strict_json import json_pieces
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.model.checksums import Buffer, chunk_checksums
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.payloads import Payload, encode_payload, is_payload
 from asyncckpt.model.state.plain import decode_plain, encode_plain
@@ -25,9 +25,7 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def of(cls, data: Buffer, chunk_bytes: int) -> Fingerprint:
-        view = memoryview(data)
-        starts = range(0, len(view), chunk_bytes)
-        return cls(len(view), tuple(crc32c(view[start : start + chunk_bytes]) for start in starts))
+        return cls(len(data), tuple(chunk_checksums(data, chunk_bytes).tolist()))
 
     def __str__(self) -> str:
         first = f"{self.chunks[0]:08x}" if self.chunks else ""

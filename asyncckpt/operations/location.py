@@ -85,10 +85,11 @@ class ObjectLocation:
 
     def sibling(self, name: str) -> ObjectLocation:
         """The object of that name in the same folder."""
-        return ObjectLocation(self.storage, _beside(self.key, name), _beside(self.display, name))
+        return ObjectLocation(self.storage, beside(self.key, name), beside(self.display, name))
 
 
-def _beside(path: str, name: str) -> str:
+def beside(path: str, name: str) -> str:
+    """The path or URL of another file in the same folder."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}{slash}{name}"
 

@@ -1,19 +1,19 @@
-"""What all files of one save or conversion share."""
+"""The session of one operation: its threads, its memory, its progress, and what it took."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, gc_paused
-from asyncckpt.model.checksums import Checksums
+from asyncckpt.cancellation import CancelScope
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.tree import is_small
-from asyncckpt.operations.writing.source import TensorSource
-from asyncckpt.progress import ProgressReporter
-from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo
+from asyncckpt.progress import Phase, ProgressReporter
+from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.retry import on_retry
 
 T = TypeVar("T")
@@ -29,26 +29,61 @@ INLINE_TENSORS = 256
 """Work that takes microseconds for each of so few tensors is done on the loop: a hop to a thread costs more."""
 
 
+class Meter:
+    """What an operation took: the seconds of each phase, retries, and calls to its storage. For the loop's thread."""
+
+    def __init__(self, report: ProgressReporter, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.report = report
+        self.retries = 0
+        self.requests = 0
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self._phase = Phase.CAPTURE
+        self._since = clock()
+
+    def phase(self, phase: Phase, *, bytes_total: int | None = None) -> None:
+        """Enter a phase."""
+        self._stop()
+        self._phase = phase
+        self.report.phase(phase, bytes_total=bytes_total)
+
+    def seconds(self) -> dict[str, float]:
+        """How long each phase was, up to now, by its name."""
+        self._stop()
+        return dict(self._seconds)
+
+    def retry(self, reason: str) -> None:
+        """Count one retry."""
+        self.retries += 1
+        self.report.retry(reason)
+
+    def request(self) -> None:
+        """Count one call to the storage: an object or a part written, an upload begun or completed, a look."""
+        self.requests += 1
+
+    def _stop(self) -> None:
+        now = self._clock()
+        name = self._phase.value
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
 @dataclass(frozen=True, slots=True)
-class FileWriting:
-    """`names` are the tensors', by number, `checksums` those of all their chunks: each file adds its own.
+class Operation:
+    """What the steps of one operation share. Its scope is that of the caller's token: ignored once a commit begins."""
 
-    `committing` is called right before the commit of the last file, `committed` once it is visible, also when
-    the caller was cancelled meanwhile.
-    """
-
-    source: TensorSource
-    names: Sequence[str]
-    checksums: Checksums
     threads: WorkerThreads
     budget: ByteBudget
-    report: ProgressReporter
-    committing: Callable[[], None]
-    committed: Callable[[ObjectInfo], None]
+    scope: CancelScope
+    meter: Meter
+
+    @property
+    def report(self) -> ProgressReporter:
+        return self.meter.report
 
 
 @contextmanager
-def reporting_retries_to(report: ProgressReporter) -> Iterator[None]:
+def reporting_retries_to(report: ProgressReporter | Meter) -> Iterator[None]:
     """While the block runs, retries of the storage's calls count as this operation's."""
     token = on_retry.set(report.retry)
     try:

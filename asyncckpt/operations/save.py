@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from asyncckpt._aio import dismantle, gc_paused
+from asyncckpt._aio import ByteBudget
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.metadata_json import encode_metadata
-from asyncckpt.formats.kit.plan import Content
+from asyncckpt.formats.kit.index import Index
 from asyncckpt.formats.registry import format_for_name, get_format
 from asyncckpt.model.metadata import CheckpointMetadata, Json, now
-from asyncckpt.model.state.capture import CAPTURED, capture
-from asyncckpt.model.state.flatten import FlatState, flatten
-from asyncckpt.operations.location import Location, StorageOptions, resolve, with_options
+from asyncckpt.operations.location import (
+    Location,
+    LocationWithOptions,
+    ObjectLocation,
+    StorageOptions,
+    beside,
+    resolve,
+    with_options,
+)
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
+    Meter,
+    Operation,
     let_go,
     reporting_retries_to,
     working_threads,
 )
-from asyncckpt.operations.writing.commit import write_content
-from asyncckpt.operations.writing.pool import staging_pool
-from asyncckpt.operations.writing.source import MemorySource
-from asyncckpt.operations.writing.stage import normalise, stage
-from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
+from asyncckpt.operations.writing.commit import Committed, writing
+from asyncckpt.operations.writing.index import IndexRecord
+from asyncckpt.operations.writing.session import Destination
+from asyncckpt.operations.writing.staging.capture import Captured
+from asyncckpt.operations.writing.staging.stage import Staged, released, stage
+from asyncckpt.operations.writing.staging.stager import NumpyStager
+from asyncckpt.progress import ProgressCallback, ProgressReporter
 
 DEFAULT_FORMAT = "mlcp"
 
 
 @dataclass(frozen=True, slots=True)
 class SaveResult:
-    """What was written: the object that makes it a checkpoint, and how much there is in all."""
+    """What was written: the object that makes it a checkpoint, how much there is in all, and what it took.
+
+    `location` can be given to `load` again, with the same `storage_options`. `seconds` has the time of each phase by
+    its name, `requests` how often the storage was called (without the retries, which `retries` counts).
+    """
 
     key: str
     format: str
@@ -45,6 +59,19 @@ class SaveResult:
     version: str
     write_id: str | None
     files: tuple[str, ...]
+    # A URL may hold a secret.
+    location: Location = field(repr=False)
+    seconds: Mapping[str, float] = field(repr=False)
+    retries: int
+    requests: int
+    record: IndexRecord = field(repr=False, compare=False)
+    """What `index` is made of; it takes little memory, however many tensors there are."""
+
+    @property
+    def index(self) -> Index:
+        """Where every tensor is, and its checksums: what opening it would find. Made at each call, which takes a
+        second for a hundred thousand tensors. Raises CheckpointError for a delta, which does not know all of it."""
+        return self.record.index()
 
 
 @checked
@@ -75,66 +102,58 @@ async def save(
     Raises InvalidArgumentError, UnsupportedStateError, NotRepresentableError, CheckpointExistsError, StorageError
     subclasses, OperationCancelledError, and OutcomeUnknownError when the storage never said whether it has the object.
     """
-    location, storage_options, format = with_options(location, storage_options, format)
-    with ProgressReporter(progress) as report, reporting_retries_to(report):
-        with gc_paused():
-            captured = capture(state)
-        described = describe(metadata, clock)
+    place, own_options, format = with_options(location, storage_options, format)
+    with ProgressReporter(progress) as report, reporting_retries_to(meter := Meter(report)):
+        captured = Captured.of(state, metadata, clock)
         async with (
             cancel_scope(cancellation) as scope,
-            resolve(location, storage_options, writing=True) as resolved,
+            resolve(place, own_options, writing=True) as resolved,
+            working_threads(resolved.storage, "save") as threads,
         ):
-            async with working_threads(resolved.storage, "save") as threads, staging_pool(threads) as pool:
-                chosen = await threads.run(choose_format, format, resolved.name)
-                report.phase(Phase.STAGE)
-                flat = await threads.run(gc_paused()(_take_apart), captured, chosen.has_payloads)
-                tensors = await threads.run(gc_paused()(normalise), flat.tensors, flat.payloads)
-                views = await stage(tensors, threads, pool) if copy else tensors.views
-                content = Content(tensors.metadata, (len(views),), described, flat.tree)
-                written = await write_content(
-                    content,
-                    MemorySource(views),
-                    resolved,
-                    chosen,
-                    threads=threads,
-                    memory_bytes=memory_bytes,
-                    overwrite=overwrite,
-                    report=report,
-                    scope=scope,
-                )
-                await let_go(threads, flat.tree)
-        return SaveResult(
-            key=written.info.key,
-            format=chosen.name,
-            size=written.size,
-            tensors=len(flat.tensors),
-            version=written.info.version,
-            write_id=written.info.write_id,
-            files=written.files,
-        )
+            operation = Operation(threads, ByteBudget(memory_bytes), scope, meter)
+            chosen = await threads.run(choose_format, format, resolved.name)
+            staged = await stage(captured, chosen, NumpyStager() if copy else None, operation)
+            async with (
+                released(staged, threads),
+                writing(staged, Destination(resolved, chosen, overwrite), operation) as written,
+            ):
+                committed = await written.commit()
+            await let_go(threads, staged.content.tree)
+        return _result(committed, staged, meter, location, resolved)
 
 
-def _take_apart(captured: Any, payloads: bool) -> FlatState:
-    """Empties what was captured."""
-    flat = flatten(captured, payloads=payloads)
-    dismantle(captured, CAPTURED)
-    return flat
+def _result(
+    committed: Committed, staged: Staged, meter: Meter, location: Location, resolved: ObjectLocation
+) -> SaveResult:
+    info = committed.info
+    return SaveResult(
+        key=info.key,
+        format=committed.record.format,
+        size=committed.size,
+        tensors=staged.tensors,
+        version=info.version,
+        write_id=info.write_id,
+        files=tuple(file.key for file in committed.files),
+        location=location if info.key == resolved.key else _leading(location, info.key),
+        seconds=meter.seconds(),
+        retries=meter.retries,
+        requests=meter.requests,
+        record=committed.record,
+    )
 
 
-def describe(
-    metadata: CheckpointMetadata | Mapping[str, Json] | None, clock: Callable[[], datetime]
-) -> CheckpointMetadata:
-    """A copy of the caller's metadata, with the time of the save where it has none.
-
-    Raises UnsupportedStateError, with its path, for a value that can't be kept.
-    """
-    if not isinstance(metadata, CheckpointMetadata):
-        metadata = CheckpointMetadata(custom_fields=dict(metadata or {}))
-    # Also before the copy: what can't be kept may not even be copied.
-    bare = tuple(replace(shard, tensors=()) for shard in metadata.shards)
-    encode_metadata(replace(metadata, shards=bare))
-    described = deepcopy(metadata)
-    return described if described.timestamp is not None else replace(described, timestamp=clock())
+def _leading(location: Location, key: str) -> Location:
+    """The location of the file that leads a set, which has another name than the caller gave."""
+    name = key.rpartition("/")[2]
+    if isinstance(location, LocationWithOptions):
+        place: Any = _leading(location.place, key)
+        return replace(location, place=place)
+    if isinstance(location, tuple):
+        return location[0], key
+    if isinstance(location, os.PathLike):
+        return Path(location).with_name(name)
+    assert isinstance(location, str), "nothing was written to bytes"
+    return beside(location, name)
 
 
 def choose_format(format: str | ICheckpointFormat | None, file_name: str) -> ICheckpointFormat:

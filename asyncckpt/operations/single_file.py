@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncckpt._aio import WorkerThreads
+from asyncckpt._aio import ByteBudget, WorkerThreads
 from asyncckpt.arguments import checked
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.formats.base import ICheckpointFormat, content_of
@@ -12,9 +12,12 @@ from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.shard import ShardData
 from asyncckpt.operations.checkpoint import open_checkpoint
 from asyncckpt.operations.location import ObjectLocation
-from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, WORKERS
-from asyncckpt.operations.writing.commit import write_content
+from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, WORKERS, Meter, Operation
+from asyncckpt.operations.writing.commit import writing
+from asyncckpt.operations.writing.session import Destination
 from asyncckpt.operations.writing.source import MemorySource
+from asyncckpt.operations.writing.staging.stage import Staged
+from asyncckpt.operations.writing.staging.stager import HandedOver
 from asyncckpt.progress import ProgressReporter
 from asyncckpt.storage.base import ICheckpointStorage
 
@@ -46,17 +49,11 @@ class SingleFileSaver:
         content, views = content_of(shards, metadata)
         with ProgressReporter(None) as report:
             async with cancel_scope(cancellation) as scope, WorkerThreads(WORKERS, name="save") as threads:
-                await write_content(
-                    content,
-                    MemorySource(views),
-                    location,
-                    self._format,
-                    threads=threads,
-                    memory_bytes=DEFAULT_MEMORY_BYTES,
-                    overwrite=overwrite,
-                    report=report,
-                    scope=scope,
-                )
+                operation = Operation(threads, ByteBudget(DEFAULT_MEMORY_BYTES), scope, Meter(report))
+                staged = Staged(content, HandedOver(MemorySource(views)), len(views))
+                destination = Destination(location, self._format, overwrite)
+                async with writing(staged, destination, operation) as written:
+                    await written.commit()
         return key
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncckpt.formats.base import ICheckpointFormat, content_of, read_shards
 from asyncckpt.formats.kit.decode import check_chunks, gather
-from asyncckpt.formats.kit.encode import digest_file, render
+from asyncckpt.formats.kit.encode import SetDigests, digest_file, render
 from asyncckpt.formats.kit.index import Extent, FileInfo, Index
 from asyncckpt.formats.kit.plan import Content, FilePlan, StreamPlan, TensorBytes
 from asyncckpt.formats.kit.steps import parse_bytes
@@ -40,15 +40,16 @@ def encode_files(
 def encode_content_files(
     fmt: ICheckpointFormat, content: Content, views: Sequence[memoryview], *, name: str | None = None
 ) -> dict[str, bytes]:
-    """Every file, in the order of writing; as when saving, each knows the digests of those before it."""
+    """Every file, in the order of writing; as when saving, the last knows the digests of all others."""
     read = from_views(views)
     files = {}
-    checksums = None
-    for plan in fmt.plan(content, name=name or f"model{fmt.extension}"):
+    earlier = SetDigests()
+    *members, leader = fmt.plan(content, name=name or f"model{fmt.extension}")
+    for plan in (*members, leader):
         assert isinstance(plan, FilePlan)
-        digests = digest_file(plan, read, checksums)
-        checksums = digests.checksums
-        files[plan.name] = render(plan, read, digests)
+        digests = digest_file(plan, read)
+        files[plan.name] = render(plan, read, earlier.with_earlier(digests) if plan is leader else digests)
+        earlier.add(plan.name, digests)
     return files
 
 

@@ -22,13 +22,13 @@ from asyncckpt.formats.kit import decode as assemble
 from asyncckpt.formats.mlcp import file as mlcp
 from asyncckpt.operations import checkpoint as reader
 from asyncckpt.operations import diff as diff_module
-from asyncckpt.operations import load, save
+from asyncckpt.operations import load
 from asyncckpt.operations import runtime as session
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
 from asyncckpt.operations.reading import fetch, files
-from asyncckpt.operations.writing import cutting as parts
-from asyncckpt.operations.writing import stage
+from asyncckpt.operations.writing import hashing
+from asyncckpt.operations.writing.staging import capture, layout, stage
 from asyncckpt.storage.base import ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium
@@ -69,11 +69,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 async def test_the_heavy_steps_of_a_save_run_in_threads(recorder: Recorder) -> None:
     """More tensors than are worth a thread, so that nothing may be done in place."""
-    recorder.watch(save, "flatten")
-    recorder.watch(save, "normalise")
+    recorder.watch(capture, "flatten")
+    recorder.watch(stage, "normalise")
     recorder.watch(mlcp.MlcpFormat, "plan")
-    recorder.watch(stage, "_copy")
-    recorder.watch(parts.DigestBook, "hash_part")
+    recorder.watch(layout.Layout, "copy")
+    recorder.watch(hashing, "hash_part")
     state = {**large_state(), "many": {f"p{i}": np.zeros(3, np.float32) for i in range(2_000)}}
     await asyncckpt.save(state, (MemoryStorage(part_bytes=1 << 20), "x"))
     recorder.assert_off_the_loop()
@@ -103,7 +103,7 @@ async def test_a_large_tree_counts_as_large_though_it_has_no_tensors(
 ) -> None:
     place = (storage(), "x.checkpoint")
     state = many_values() if part == "both" else {part: many_values()[part]}
-    recorder.watch(save, "flatten")
+    recorder.watch(capture, "flatten")
     recorder.watch(mlcp.MlcpFormat, "plan")
     recorder.watch(load, "rebuild")
     await asyncckpt.save(state, place)
@@ -116,7 +116,7 @@ async def test_a_large_tree_is_freed_in_a_thread(recorder: Recorder) -> None:
     """To free a million objects takes a tenth of a second: none of it may be left to the end of the call."""
     storage = MemoryStorage()
     places = (storage, "a.checkpoint"), (storage, "b.checkpoint")
-    recorder.watch(save, "dismantle")
+    recorder.watch(capture, "dismantle")
     recorder.watch(load, "dismantle")
     recorder.watch(session, "dismantle")
     await asyncckpt.save(many_values(), places[0])
@@ -137,7 +137,7 @@ async def test_a_small_state_needs_no_thread_to_be_put_together(recorder: Record
 async def test_the_capture_is_the_only_walk_over_the_state_on_the_loop(recorder: Recorder) -> None:
     """It runs before the first await: whoever changes the state then changes no checkpoint."""
     place = (MemoryStorage(), "x.checkpoint")
-    recorder.watch(save, "capture")
+    recorder.watch(capture, "capture")
     state = many_values()
     saving = asyncckpt.save(state, place)
     task = asyncio.ensure_future(saving)
@@ -159,7 +159,7 @@ async def test_very_many_tensors_are_chosen_and_compared_in_threads(recorder: Re
     recorder.watch(diff_module, "_metadata")
     recorder.watch(diff_module, "state_changes")
     recorder.watch(reader, "_total_bytes")
-    recorder.watch(stage, "_lay_out")
+    recorder.watch(layout.Layout, "batches")
     await asyncckpt.load((storage, "a.checkpoint"), only="p1*")
     await asyncckpt.save(state, (storage, "c.checkpoint"))
     assert (await diff((storage, "a.checkpoint"), (storage, "b.checkpoint"))).same

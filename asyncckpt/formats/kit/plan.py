@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 import numpy as np
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.formats.kit.strict_json import dump_json
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.tensors import Column, TensorTable, joined_spans, lay_out_sizes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """What is to be stored. `tensors` is flat, over all shards in order; `shards[i]` counts those of shard i.
 
@@ -46,6 +48,11 @@ class Content:
     def table(self) -> TensorTable:
         """Its tensors as columns."""
         return TensorTable.of(self.tensors)
+
+    @cached_property
+    def tree_text(self) -> str:
+        """The tree as JSON, made once: a large one takes as long as all else that a plan does."""
+        return dump_json(self.tree)
 
     def by_shard(self) -> Iterator[Sequence[TensorMetadata]]:
         start = 0
@@ -107,6 +114,14 @@ class Payloads(Sequence[Payload]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    @classmethod
+    def of_all(cls, payloads: Sequence[Payload]) -> Payloads:
+        """Any payloads as columns."""
+        if isinstance(payloads, cls):
+            return payloads
+        triples = np.array([(p.tensor, p.offset, p.size) for p in payloads], np.int64).reshape(-1, 3)
+        return cls(triples[:, 0], triples[:, 1], triples[:, 2])
+
     def of(self, numbers: Sequence[int]) -> Payloads:
         """The same places, for tensors `numbers` where these have 0, 1, 2 …"""
         return Payloads(np.asarray(numbers, np.int64)[self.numbers], self.offsets, self.sizes)
@@ -126,15 +141,19 @@ def spans_of(payloads: Sequence[Payload]) -> list[tuple[int, int]]:
 class Digests:
     """What was computed while the payloads were written.
 
-    `checksums` are the CRC32C of every chunk of every tensor of the content, flat; those of tensors that lie in later
-    files of a set are still zero. Where the plan asked for it, `crc32` has each tensor's CRC32, and `format` what its
-    `format_digest` returned. `earlier` has what the `format_digest` of the set's other files returned, by name.
+    `checksums` are the CRC32C of every chunk of every tensor of the content, flat. Files of a set are written side by
+    side: each has its own tensors' checksums and zeros for all others; only the last one has all of them. Where the
+    plan asked for it, `crc32` has each tensor's CRC32, and `format` what its `format_digest` returned. For the last
+    file, `earlier` has what the `format_digest` of the others returned, by name.
     """
 
     checksums: Checksums
     crc32: tuple[int, ...] = ()
     format: Any = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
+
+
+Describe = Callable[[CheckpointMetadata, Digests], CheckpointMetadata]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +164,11 @@ class FilePlan:
     region, in order; it runs in a worker thread. `chunking` covers all tensors of the content, in order, also
     those that lie in other files of a set: all its files share it. `format_digest(read)` is a hash over the payloads
     that only this format knows, and that takes long: whoever writes the file lets it run beside the writing, in a
-    worker thread. `inline` are tensors whose bytes `finish` itself puts into a deferred region.
+    worker thread. `inline` are tensors whose bytes `finish` itself puts into a deferred region. `is_side_file` is for
+    files that lie beside a set and are no part of its index.
+
+    `describe(metadata, digests)` is for the last file of a format that does not keep the metadata as it was given:
+    what a reader finds, from the metadata with every tensor in its shard, at its offset in the file.
     """
 
     name: str
@@ -157,6 +180,8 @@ class FilePlan:
     needs_crc32: bool = False
     format_digest: Callable[[TensorBytes], Any] | None = None
     inline: tuple[Payload, ...] = ()
+    is_side_file: bool = False
+    describe: Describe | None = None
 
     def __post_init__(self) -> None:
         position = 0

@@ -18,13 +18,13 @@ from asyncckpt.model.tensors import Column, TensorTable
 class StoredTable(Sequence[StoredTensor]):
     """Tensors by columns; one becomes a `StoredTensor` when it is asked for.
 
-    `starts` are their places in file number `file`. `first` has the position of each one's first checksum in
-    `checksums`, and behind them the position after the last.
+    `starts` are their places in file number `file`, or each in its own. `first` has the position of each one's first
+    checksum in `checksums`, and behind them the position after the last.
     """
 
     tensors: TensorTable
     starts: Column
-    file: int = 0
+    file: int | Column = 0
     checksums: Checksums | None = None
     first: Column = field(default_factory=lambda: np.zeros(1, np.int64))
     chunk_bytes: int = 0
@@ -41,29 +41,29 @@ class StoredTable(Sequence[StoredTensor]):
         if isinstance(numbers, range):
             return [self[number] for number in numbers]
         tensor = self.tensors[numbers]
-        extent = Extent(int(self.starts[numbers]), tensor.size, self.file)
+        extent = Extent(int(self.starts[numbers]), tensor.size, int(self._files[numbers]))
         if self.checksums is None:
             return StoredTensor(tensor, (extent,))
         own = self.checksums[self.first[numbers] : self.first[numbers + 1]]
         return StoredTensor(tensor, (extent,), own, chunk_bytes=self.chunk_bytes)
 
     def __iter__(self) -> Iterator[StoredTensor]:
-        checksums, chunk_bytes, file = self.checksums, self.chunk_bytes, self.file
-        places = zip(self.tensors, self.starts.tolist(), self.tensors.sizes.tolist(), strict=True)
+        checksums, chunk_bytes = self.checksums, self.chunk_bytes
+        extents = map(Extent, self.starts.tolist(), self.tensors.sizes.tolist(), self._files.tolist())
+        places = zip(self.tensors, extents, strict=True)
         if checksums is None:
-            for tensor, start, size in places:
-                yield StoredTensor(tensor, (Extent(start, size, file),))
+            for tensor, extent in places:
+                yield StoredTensor(tensor, (extent,))
             return
-        for (tensor, start, size), (begin, end) in zip(places, pairwise(self.first.tolist()), strict=True):
-            yield StoredTensor(
-                tensor,
-                (Extent(start, size, file),),
-                checksums[begin:end],
-                chunk_bytes=chunk_bytes,
-            )
+        for (tensor, extent), (begin, end) in zip(places, pairwise(self.first.tolist()), strict=True):
+            yield StoredTensor(tensor, (extent,), checksums[begin:end], chunk_bytes=chunk_bytes)
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+    @property
+    def _files(self) -> Column:
+        return np.broadcast_to(np.asarray(self.file, np.int64), len(self))
 
     @property
     def ends(self) -> Column:
@@ -91,6 +91,7 @@ class StoredTable(Sequence[StoredTensor]):
             self,
             tensors=self.tensors.take(order),
             starts=self.starts[chosen],
+            file=self.file if isinstance(self.file, int) else self.file[chosen],
             checksums=checksums,
             first=first,
         )

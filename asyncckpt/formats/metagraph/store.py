@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from asyncckpt.formats.kit.encode import ChunkDigests
 from asyncckpt.formats.kit.parallel import map_in_order
 from asyncckpt.formats.kit.plan import Payload, TensorBytes, aligned
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes
 from asyncckpt.formats.metagraph.hashing import hash_of, new_hasher
 from asyncckpt.formats.metagraph.records import Entry, Frame
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking, crc32c
+from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 
 ALIGNMENT = 64
 _PIECE_BYTES = 4 * 1024 * 1024
@@ -64,15 +63,20 @@ class StoreStream:
     frames: list[Frame] = field(default_factory=list)
     in_base: set[int] = field(default_factory=set)
     hashes: list[bytes] = field(default_factory=list)
-    checksums: Checksums = field(default_factory=lambda: np.zeros(0, np.uint32))
     digest: bytes = b""
     end: int = 0
+    _digests: ChunkDigests = field(init=False, repr=False)
+
+    @property
+    def checksums(self) -> Checksums:
+        """Those of all tensors, in the base or not."""
+        return self._digests.digests().checksums
 
     def chunks(self, read: TensorBytes) -> Iterator[bytes]:
         """The section's bytes, in order. Threads of its own do the work; they end with the generator."""
         self.entries, self.frames, self.in_base = [], [], set()
         self.hashes = [b""] * len(self.ids)
-        self.checksums = np.zeros(self.chunking.count, np.uint32)
+        self._digests = ChunkDigests(self.chunking)
         self.end = self.start
         whole = new_hasher()
         for data in self._framed(read) if self.codec.flags else self._plain(read):
@@ -138,10 +142,9 @@ class StoreStream:
     def _pieces(self, number: int, read: TensorBytes) -> Iterator[Buffer]:
         """The tensor's chunks, hashed on the way."""
         hasher = new_hasher()
-        first = self.chunking.first[number]
-        for chunk, start, end in self.chunking.cut(number, 0, self.chunking.sizes[number]):
+        for _, start, end in self.chunking.cut(number, 0, self.chunking.sizes[number]):
             piece = read(number, start, end)
-            self.checksums[first + chunk] = crc32c(piece)
+            self._digests.add(number, start, piece)
             hasher.update(piece)
             yield piece
         self.hashes[number] = hasher.digest()

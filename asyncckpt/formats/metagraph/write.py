@@ -7,13 +7,14 @@ Streamed (compressed, encrypted, delta): header, section index, STORE, NODES, ED
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from asyncckpt.errors import LayoutError, LimitExceededError
 from asyncckpt.formats.kit.block.order import build_block
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps, StoredTensor
 from asyncckpt.formats.kit.made import MadeFile
+from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, StreamPlan, TensorBytes, aligned, lay_out
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes, stored_bound
 from asyncckpt.formats.metagraph.delta import BaseBundle
@@ -29,10 +30,18 @@ from asyncckpt.formats.metagraph.header import (
     SectionType,
 )
 from asyncckpt.formats.metagraph.metadata import MAX_FRAME_BYTES, MetadataText
-from asyncckpt.formats.metagraph.records import Entry, NodeTable, encode_edges, encode_index, index_size
+from asyncckpt.formats.metagraph.records import (
+    Entry,
+    NodeTable,
+    checksum_text,
+    encode_edges,
+    encode_index,
+    index_size,
+)
 from asyncckpt.formats.metagraph.signature import SIGNATURE_BYTES, sign
 from asyncckpt.formats.metagraph.store import ALIGNMENT, StoreStream, hash_store
 from asyncckpt.model.checksums import Chunking
+from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.ranges import ByteRange
 
 PLAIN_ORDER = (
@@ -160,7 +169,20 @@ def plan_plain(content: Content, name: str, writing: Writing) -> FilePlan:
         size = aligned(store_end, SECTION_ALIGNMENT) + SIGNATURE_BYTES
         late.append(ByteRange(size - SIGNATURE_BYTES, size))
     hashing = partial(hash_store, payloads, store_start)
-    return FilePlan(name, size, payloads, tuple(late), chunking, finish, format_digest=hashing)
+    return FilePlan(
+        name, size, payloads, tuple(late), chunking, finish, format_digest=hashing, describe=_described
+    )
+
+
+def _described(metadata: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
+    """The metadata with the hash of every tensor."""
+    _, hashes = digests.format
+    own = iter(hashes)
+    groups = [
+        [replace(tensor, checksum=checksum_text(next(own))) for tensor in shard.tensors]
+        for shard in metadata.shards
+    ]
+    return with_shards(metadata, groups)
 
 
 def _lay_out(sizes: Mapping[SectionType, int], start: int) -> tuple[dict[SectionType, int], int]:

@@ -41,7 +41,7 @@ from asyncckpt.formats.kit.index import (
     need_exactly,
 )
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, decode_metadata, encode_metadata, with_shards
-from asyncckpt.formats.kit.plan import Content, FilePlan, aligned, lay_out
+from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, aligned, lay_out
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.boxes import Shape
@@ -84,20 +84,36 @@ def plan_file(content: Content, name: str) -> FilePlan:
     """The layout of one MLCP file. Raises LayoutError, LimitExceededError."""
     chunking = content.chunking()
     relative, data_bytes = lay_out(content.tensors, 0, alignment=ALIGNMENT)
-    content = replace(content, tensors=content.table().at(relative.offsets))
+    shards = list(replace(content, tensors=content.table().at(relative.offsets)).by_shard())
     metadata = with_shards(
-        replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"),
-        list(content.by_shard()),
+        replace(content.metadata, version=VERSION, format=content.metadata.format or "singlefile"), shards
     )
     before, after, exact = split_metadata(metadata)
     block = BlockTemplate.build(content, chunking, exact=exact)
     metadata_bytes = len(before) + block.size + len(after)
     if metadata_bytes > MAX_METADATA_BYTES:
         raise LimitExceededError(f"the metadata has {metadata_bytes} bytes, MLCP allows {MAX_METADATA_BYTES}")
-    tables = b"".join(encode_table(shard) for shard in content.by_shard())
+    tables = b"".join(map(encode_table, shards))
     header = BlockHeader(encode_start(VERSION, metadata_bytes) + before, block, after + tables)
     data_start = aligned(header.end, ALIGNMENT)
-    return header.plan(name, relative.moved(data_start), size=data_start + data_bytes, chunking=chunking)
+
+    def describe(read: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
+        described = replace(read, version=VERSION, format=read.format or "singlefile")
+        return with_shards(described, [as_listed(shard.tensors, data_start) for shard in read.shards])
+
+    return header.plan(
+        name,
+        relative.moved(data_start),
+        size=data_start + data_bytes,
+        chunking=chunking,
+        describe=describe,
+    )
+
+
+def as_listed(tensors: Sequence[TensorMetadata], data_start: int) -> TensorTable:
+    """As the JSON lists them: counted from the data's start, and without their boxes."""
+    table = TensorTable.of(tensors)
+    return table.at(table.offsets - data_start).with_boxes({})
 
 
 def split_metadata(metadata: CheckpointMetadata) -> tuple[bytes, bytes, Json]:

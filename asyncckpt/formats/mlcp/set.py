@@ -52,7 +52,7 @@ from asyncckpt.formats.kit.index import (
 from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.plan import Content, Digests, FilePlan, Payload, TensorBytes
 from asyncckpt.formats.kit.strict_json import load_json
-from asyncckpt.formats.mlcp.file import MAX_METADATA_BYTES, join_metadata, split_metadata
+from asyncckpt.formats.mlcp.file import MAX_METADATA_BYTES, as_listed, join_metadata, split_metadata
 from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
@@ -201,7 +201,15 @@ def _plan_metadata(
         text, _, _ = split_metadata(replace(metadata, shards=described))
         return replace(header, before=text).encode(digests.checksums, (), size=header.size)
 
-    return FilePlan(name, header.size, (), (header.region,), chunking, finish)
+    bare = [replace(shard, tensors=()) for shard in metadata.shards]
+    file_type = metadata.format
+
+    def describe(read: CheckpointMetadata, digests: Digests) -> CheckpointMetadata:
+        shards = tuple(replace(shard, checksum=digests.earlier[shard.file_path]) for shard in bare)
+        described = replace(read, version=VERSION, format=file_type, shards=shards)
+        return with_shards(described, [as_listed(shard.tensors, HEADER_BYTES) for shard in read.shards])
+
+    return FilePlan(name, header.size, (), (header.region,), chunking, finish, describe=describe)
 
 
 # -- decode ----------------------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ def split(content: Content, max_file_bytes: int) -> list[list[int]]:
 
 def _plan_side_file(name: str, data: bytes, chunking: Chunking) -> FilePlan:
     late = (ByteRange(0, len(data)),) if data else ()
-    return FilePlan(name, len(data), (), late, chunking, lambda digests, read: [data] if data else [])
+    content = [data] if data else []
+    return FilePlan(name, len(data), (), late, chunking, lambda digests, read: content, is_side_file=True)
 
 
 def _plan_index(

@@ -28,12 +28,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-import numpy as np
-
 from asyncckpt.errors import LimitExceededError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.binary import is_unicode
 from asyncckpt.formats.kit.block.header import BlockHeader
+from asyncckpt.formats.kit.block.order import in_file_order
 from asyncckpt.formats.kit.block.text import BlockTemplate
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps
 from asyncckpt.formats.kit.metadata_json import encode_metadata, with_shards
@@ -60,7 +59,7 @@ from asyncckpt.formats.sdnb.header import (
 from asyncckpt.formats.sdnb.java_manifest import ArrayRange, encode_manifest
 from asyncckpt.formats.sdnb.parse import parse_source
 from asyncckpt.formats.sdnb.shards import ShardName, assign_shards
-from asyncckpt.model.checksums import Checksums, Chunking, crc32c
+from asyncckpt.model.checksums import Chunking
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, ShardMetadata, TensorMetadata, now
 from asyncckpt.model.ranges import ByteRange
@@ -173,23 +172,12 @@ class _Planner:
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
             filled = _filled(header, inline, read)
-            checksums = self._checksums(digests.checksums, listed, read)
+            checksums = in_file_order(listed, self.chunking, digests.checksums)
             others = [(layout.arrays_end, manifest)]
             return filled.encode(checksums, (*layout.payloads, *inline), size=size, others=others)
 
         deferred = (header.region, ByteRange(layout.arrays_end, size))
         return FilePlan(name, size, layout.payloads, deferred, self.chunking, finish, inline=inline)
-
-    def _checksums(self, checksums: Checksums, listed: Sequence[int], read: TensorBytes) -> Checksums:
-        """The checksums of the listed tensors. A writer that knows nothing of `inline` has not hashed those."""
-        parts = [np.zeros(0, np.uint32)]
-        for number in listed:
-            own = self.chunking.of_tensor(number, checksums)
-            if number in self.inline:
-                pieces = self.chunking.cut(number, 0, self.chunking.sizes[number])
-                own = np.array([crc32c(read(number, start, end)) for _, start, end in pieces], np.uint32)
-            parts.append(own)
-        return np.concatenate(parts)
 
 
 def _filled(header: BlockHeader, inline: Sequence[Payload], read: TensorBytes) -> BlockHeader:

@@ -42,7 +42,7 @@ from asyncckpt.formats.sdnb.header import (
 from asyncckpt.formats.sdnb.java_manifest import ArrayRange, decode_manifest
 from asyncckpt.formats.sdnb.shards import ShardName
 from asyncckpt.formats.sdnb.variables import Collector, Found, SdnbFile
-from asyncckpt.model.checksums import Checksums, crc32c
+from asyncckpt.model.checksums import Checksums, chunk_checksums
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 
 NAME = "sdnb"
@@ -293,8 +293,7 @@ def _updater_tensors(
 def _hash(file: SdnbFile, found: Found, chunk_bytes: int) -> Checksums:
     base = file.window_start
     data = memoryview(b"".join(file.window[e.offset - base : e.end - base] for e in found.extents))
-    sums = [crc32c(data[start : start + chunk_bytes]) for start in range(0, len(data), chunk_bytes)]
-    return np.array(sums, np.uint32)
+    return chunk_checksums(data, chunk_bytes)
 
 
 def _details(files: Sequence[SdnbFile]) -> dict[str, Json]:

@@ -10,19 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
+
+import numpy as np
 
 from asyncckpt.formats.kit.deflate import EMPTY_STREAM, compress_frames, size_bound
 from asyncckpt.formats.kit.encode import digest_content
 from asyncckpt.formats.kit.index import FileInfo, ParseSteps, StoredTensor
 from asyncckpt.formats.kit.made import MadeFile
+from asyncckpt.formats.kit.metadata_json import with_shards
 from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, StreamPlan, TensorBytes
 from asyncckpt.formats.kit.zip import DEFLATED, DESCRIPTOR_FLAG, STORED, ZipEntry
 from asyncckpt.formats.sdnb.header import ALIGNMENT
 from asyncckpt.formats.sdz.frames import encode_record
 from asyncckpt.formats.sdz.seal import entry_header, entry_trailer, sealed_directory
 from asyncckpt.model.checksums import Buffer, crc32, crc32_combine, crc32_of_region, crc32c
+from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.tensors import TensorTable
 
 MAX_PADDING = ALIGNMENT
 
@@ -83,7 +89,23 @@ def plan_stored(plans: Sequence[FilePlan], name: str) -> FilePlan:
         finish,
         needs_crc32=True,
         inline=tuple(inline),
+        describe=partial(
+            _describe, [(item.data_offset, item.data_offset + item.plan.size) for item in placed]
+        ),
     )
+
+
+def _describe(
+    entries: Sequence[tuple[int, int]], metadata: CheckpointMetadata, digests: Digests
+) -> CheckpointMetadata:
+    """The offset of a tensor is that in its entry, as the SDNB file says it."""
+
+    starts = np.array(sorted(start for start, _ in entries), np.int64)
+    groups = []
+    for shard in metadata.shards:
+        table = TensorTable.of(shard.tensors)
+        groups.append(table.at(table.offsets - starts[np.searchsorted(starts, table.offsets, "right") - 1]))
+    return with_shards(metadata, groups)
 
 
 def file_crc32(plan: FilePlan, late: Sequence[bytes], sums: Sequence[int]) -> int:

@@ -1,14 +1,12 @@
 """Writing an MLDF table, sample by sample, in bounded memory, without knowing how many there will be.
 
-Rows and allocation entries wait in spools (in memory while small, then in anonymous temporary files) until the
-payloads are over. The first part, which has the header, is written last; storages that take parts in order only
-get everything from a spool.
+Rows and allocation entries wait in spools until the payloads are over. The first part, which has the header, is
+written last; storages that take parts in order only get everything from a spool.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,11 +21,9 @@ from asyncckpt.formats.mldf.schema import Field
 from asyncckpt.formats.mldf.table import TableDraft, structure_crc32_start
 from asyncckpt.model.checksums import Buffer, crc32, crc32c
 from asyncckpt.operations.location import Location, StorageOptions, resolve
+from asyncckpt.operations.writing.head_last import PART_BYTES, PIECE_BYTES, HeadLast, new_spool
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter
 
-PART_BYTES = 16 * 1024 * 1024
-_SPOOL_IN_MEMORY = 4 * 1024 * 1024
-_COPY_BYTES = 1024 * 1024
 _MANY_SAMPLES = 256
 """Samples that `write_many` hands to the worker thread at once."""
 
@@ -60,7 +56,7 @@ async def open_table_writer(
                 resolved.key, exclusive=not overwrite, part_bytes=part_bytes, cancellation=cancellation
             ) as writer,
         ):
-            maker = _Maker(draft, writer.part_bytes, spool=in_order)
+            maker = _Maker(draft, writer.part_bytes, in_order=in_order)
             table = TableWriter(maker, writer, threads)
             try:
                 yield table
@@ -126,24 +122,19 @@ def _next_part(parts: Iterator[tuple[int, Buffer]]) -> tuple[int, Buffer, int] |
 class _Maker:
     """Makes the bytes of the file, part by part; used by one worker thread at a time."""
 
-    def __init__(self, draft: TableDraft, part_bytes: int, *, spool: bool) -> None:
+    def __init__(self, draft: TableDraft, part_bytes: int, *, in_order: bool) -> None:
         if part_bytes < HEADER_END:
             raise LayoutError(f"parts of {part_bytes} bytes are smaller than the header, {HEADER_END} bytes")
         self.draft = draft
-        self._part_bytes = part_bytes
-        self._rows = _new_spool()
-        self._entries = _new_spool()
-        self._whole = _new_spool() if spool else None
-        self._part = bytearray()
-        self._first: bytearray | None = None
-        self._next = 0
+        self._cut = HeadLast(part_bytes, HEADER_END, in_order=in_order)
+        self._rows = new_spool()
+        self._entries = new_spool()
         self._data_crc32 = 0
         self._begun = False
 
     def close(self) -> None:
-        for spool in (self._rows, self._entries, self._whole):
-            if spool is not None:
-                spool.close()
+        for spool in (self._rows, self._entries, self._cut):
+            spool.close()
 
     def add(self, samples: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Buffer]]:
         """Append samples; yields the parts that became full."""
@@ -153,23 +144,23 @@ class _Maker:
             self._rows.write(added.row)
             self._entries.write(encode_allocations(allocations(added.entries)))
             for buffer in added.buffers:
-                yield from self._emit(buffer)
+                yield from self._add_data(buffer)
 
     def end(self) -> Iterator[tuple[int, Buffer]]:
         """The metadata table, the allocation table, and at last the part with the header."""
         yield from self._begin()
         table_bytes = self._rows.tell()
         padding, header = self.draft.end(table_bytes)
-        yield from self._emit(bytes(padding))
+        yield from self._add_data(bytes(padding))
         structure = structure_crc32_start(header, self.draft.descriptors)
         for piece in _pieces(self._rows):
             structure = crc32(piece, structure)
-            yield from self._emit(piece)
+            yield from self._add_data(piece)
         for piece in _pieces(self._entries):
             structure = crc32(piece, structure)
-            yield from self._emit(piece, data_region=False)
+            yield from self._cut.add(piece)
         sealed = replace(header, data_crc32=self._data_crc32, structure_crc32=structure).encode()
-        yield from self._last_parts(sealed)
+        yield from self._cut.end(sealed)
 
     def _begin(self) -> Iterator[tuple[int, Buffer]]:
         if self._begun:
@@ -177,54 +168,16 @@ class _Maker:
         self._begun = True
         self._entries.write(encode_allocations(self.draft.schema_entries()))
         front, schema = self.draft.front()
-        yield from self._emit(front, data_region=False)
-        yield from self._emit(schema)
+        yield from self._cut.add(front)
+        yield from self._add_data(schema)
 
-    def _emit(self, data: Buffer, *, data_region: bool = True) -> Iterator[tuple[int, Buffer]]:
-        """Append bytes to the file, in pieces, so that a large payload is never copied whole."""
-        view = memoryview(data)
-        for start in range(0, len(view), _COPY_BYTES):
-            piece = view[start : start + _COPY_BYTES]
-            if data_region:
-                self._data_crc32 = crc32(piece, self._data_crc32)
-            if self._whole is not None:
-                self._whole.write(piece)
-                continue
-            self._part += piece
-            while len(self._part) >= self._part_bytes:
-                yield from self._full(self._part[: self._part_bytes])
-                del self._part[: self._part_bytes]
-
-    def _full(self, part: bytearray) -> Iterator[tuple[int, Buffer]]:
-        """The next part; the first one waits for its header."""
-        index, self._next = self._next, self._next + 1
-        if index == 0:
-            self._first = part
-        else:
-            yield index, part
-
-    def _last_parts(self, header: bytes) -> Iterator[tuple[int, Buffer]]:
-        if self._whole is not None:
-            self._whole.seek(0)
-            self._whole.write(header)
-            self._whole.seek(0)
-            while part := self._whole.read(self._part_bytes):
-                yield self._next, part
-                self._next += 1
-            return
-        if self._part:
-            yield from self._full(self._part)
-        # A part is far larger than the header, so the header lies in the first one.
-        assert self._first is not None
-        self._first[:HEADER_END] = header
-        yield 0, self._first
-
-
-def _new_spool() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)
+    def _add_data(self, data: Buffer) -> Iterator[tuple[int, Buffer]]:
+        """Append bytes of the data region."""
+        self._data_crc32 = crc32(data, self._data_crc32)
+        yield from self._cut.add(data)
 
 
 def _pieces(spool: IO[bytes]) -> Iterator[bytes]:
     spool.seek(0)
-    while piece := spool.read(_COPY_BYTES):
+    while piece := spool.read(PIECE_BYTES):
         yield piece

@@ -1,155 +1,205 @@
-"""The files of a checkpoint: planned, written, and made visible by the last of them."""
+"""Written and Committed: the files of a checkpoint, all but the last step of them, and that step.
+
+The last file of a plan, the *leader*, makes it a checkpoint. The others, its members, are written side by side and are
+visible before it; after a failure, or when nobody commits, they are removed again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
-from asyncckpt._aio import ByteBudget, WorkerThreads, gc_paused
-from asyncckpt.cancellation import CancelScope
-from asyncckpt.errors import (
-    CheckpointExistsError,
-    ObjectExistsError,
-    UnsupportedOperationError,
-)
-from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.plan import AnyPlan, Content, FilePlan
-from asyncckpt.model.checksums import Checksums
+from asyncckpt._aio import fan_out, gc_paused
+from asyncckpt.errors import CheckpointExistsError, ObjectExistsError, UnsupportedOperationError
+from asyncckpt.formats.kit.encode import SetDigests
+from asyncckpt.formats.kit.plan import AnyPlan, FilePlan
 from asyncckpt.operations.location import ObjectLocation
-from asyncckpt.operations.runtime import FileWriting
-from asyncckpt.operations.writing.file import SMALL_FILE_BYTES, write_file
+from asyncckpt.operations.runtime import Operation
+from asyncckpt.operations.writing.file import SMALL_FILE_BYTES, NotCommittedError, PreparedFile, prepare_file
+from asyncckpt.operations.writing.index import IndexRecord
 from asyncckpt.operations.writing.members import Members
-from asyncckpt.operations.writing.source import TensorSource
-from asyncckpt.progress import Phase, ProgressReporter
+from asyncckpt.operations.writing.session import Destination, FileWriting
+from asyncckpt.operations.writing.staging.stage import Staged
+from asyncckpt.progress import Phase
 from asyncckpt.storage.base import ObjectInfo
 
 _ADVICE = "choose another name, or pass overwrite=True to replace it"
 _ADVICE_FOR_SETS = "a set of files is never overwritten: save under a new name, or into an empty folder"
+_FILES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The object that makes it a checkpoint, the keys of all files, and how many bytes they have."""
+class Committed:
+    """A checkpoint that is there: the object that makes it one, all its files (that one is the last), its index."""
 
     info: ObjectInfo
-    files: tuple[str, ...]
-    size: int
+    files: tuple[ObjectInfo, ...]
+    record: IndexRecord
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.files)
 
 
-async def write_content(
-    content: Content,
-    source: TensorSource,
-    location: ObjectLocation,
-    format: ICheckpointFormat,
-    *,
-    threads: WorkerThreads,
-    memory_bytes: int,
-    overwrite: bool,
-    report: ProgressReporter,
-    scope: CancelScope,
-) -> Written:
-    """Plan and write a checkpoint. Once its commit has begun, the scope's token is ignored.
+class Written:
+    """A checkpoint of which only the commit is left. Get one from `writing`.
 
-    Raises NotRepresentableError, CheckpointExistsError, StorageError subclasses.
+    `members` are visible, and name nobody; `leader` is where the file will be that names them. `record` is the
+    index as it will be. For a single small file nothing has been sent yet: its one request is the commit.
     """
-    report.phase(Phase.PLAN)
-    plans = await threads.run(gc_paused()(lambda: format.plan(content, name=location.name)))
 
-    def committing() -> None:
-        scope.commit()
-        report.phase(Phase.COMMIT)
+    def __init__(
+        self,
+        prepared: PreparedFile,
+        members: tuple[ObjectInfo, ...],
+        record: IndexRecord,
+        attempt: _Attempt,
+    ) -> None:
+        self.members = members
+        self.record = record
+        self._prepared = prepared
+        self._attempt = attempt
 
-    session = FileWriting(
-        source=source,
-        names=[tensor.name for tensor in content.tensors],
-        checksums=_room_for_checksums(plans),
-        threads=threads,
-        budget=ByteBudget(memory_bytes),
-        report=report,
-        committing=committing,
-        committed=lambda _: report.mark_committed(),
-    )
-    info = await _write_files(location, plans, session, overwrite=overwrite)
-    # Of a stream only the last file's size is known, and there it is the only file.
-    size = info.size + sum(plan.size for plan in plans[:-1] if isinstance(plan, FilePlan))
-    return Written(info, tuple(location.sibling(plan.name).key for plan in plans), size)
+    @property
+    def leader(self) -> ObjectLocation:
+        return self._prepared.location
+
+    async def commit(self) -> Committed:
+        """Make it a checkpoint. From here on the operation's token is ignored; once, in the operation's task.
+
+        Raises CheckpointExistsError, StorageError subclasses.
+        """
+        with self._attempt.telling(self.leader):
+            self._attempt.begin_commit()
+            info = await self._prepared.commit(self._attempt.note_commit)
+        return Committed(info, (*self.members, info), self.record)
 
 
-def _room_for_checksums(plans: Sequence[AnyPlan]) -> Checksums:
-    """All files of a set have the same chunking; a stream keeps its checksums to itself."""
-    return np.zeros(max((p.chunking.count for p in plans if isinstance(p, FilePlan)), default=0), np.uint32)
+@asynccontextmanager
+async def writing(staged: Staged, destination: Destination, operation: Operation) -> AsyncIterator[Written]:
+    """Plan a checkpoint and write everything but its last step; a block that does not commit leaves nothing.
 
-
-async def _write_files(
-    location: ObjectLocation, plans: Sequence[AnyPlan], session: FileWriting, *, overwrite: bool
-) -> ObjectInfo:
-    """Write all files, the last of which makes it a checkpoint; after a failure none is left.
-
-    Raises CheckpointExistsError, and UnsupportedOperationError for a set of files that should be overwritten.
+    Raises NotRepresentableError, CheckpointExistsError, UnsupportedOperationError for a set of files that should be
+    overwritten, StorageError subclasses.
     """
-    session.report.phase(Phase.WRITE, bytes_total=sum(map(_expected_size, plans)))
-    leader = location.sibling(plans[-1].name)
-    if len(plans) > 1 and overwrite and await leader.storage.exists(leader.key):
-        raise UnsupportedOperationError(
-            f"{leader.display} is one of a set of files, which can't be replaced in one step: save under a new name"
-        )
-    exclusive = not overwrite or len(plans) > 1
-    advice = _ADVICE if len(plans) == 1 else _ADVICE_FOR_SETS
-    if exclusive and sum(map(_expected_size, plans)) > SMALL_FILE_BYTES:
-        await _require_free(leader, advice)
-    members = Members(leader)
+    operation.meter.phase(Phase.PLAN)
+    plans, record = await operation.threads.run(gc_paused()(_plan), staged, destination)
+    operation.meter.phase(Phase.WRITE, bytes_total=sum(map(_expected_size, plans)))
+    attempt = _Attempt(plans, staged, destination, operation)
     try:
-        for plan in plans[:-1]:
-            member = location.sibling(plan.name)
-            with _exists_means(member, advice):
-                await write_file(
-                    member,
-                    plan,
-                    session,
-                    exclusive=exclusive,
-                    committing=_nothing,
-                    committed=partial(members.add, member),
-                )
-        with _exists_means(leader, advice):
-            return await write_file(
-                leader,
+        await attempt.require_free()
+        earlier = await attempt.write_members()
+        with attempt.telling(attempt.leader):
+            async with prepare_file(
+                attempt.leader,
                 plans[-1],
-                session,
-                exclusive=exclusive,
-                committing=members.leader_begins(session.committing),
-                committed=session.committed,
-            )
+                attempt.session,
+                exclusive=attempt.exclusive,
+                with_earlier=earlier.with_earlier,
+            ) as prepared:
+                yield Written(
+                    prepared, attempt.infos, _completed(record, prepared, plans[-1], earlier), attempt
+                )
     except BaseException as error:
-        if not session.report.committed:
-            await members.remove_if_unnamed(error)
-        raise
+        if not attempt.committed:
+            await attempt.members.remove_if_unnamed(error)
+        if not isinstance(error, NotCommittedError):
+            raise
 
 
-def _nothing() -> None:
-    return None
+def _plan(staged: Staged, destination: Destination) -> tuple[Sequence[AnyPlan], IndexRecord]:
+    plans = destination.format.plan(staged.content, name=destination.location.name)
+    return plans, IndexRecord.of(staged.content, plans, destination.format)
 
 
-async def _require_free(location: ObjectLocation, advice: str) -> None:
-    """Fail before a large upload, not after it; the exclusive create still decides."""
-    if await location.storage.exists(location.key):
-        raise _exists(location, advice)
+def _completed(
+    record: IndexRecord, prepared: PreparedFile, plan: AnyPlan, earlier: SetDigests
+) -> IndexRecord:
+    digests = prepared.made.digests
+    if digests is None or not isinstance(plan, FilePlan):
+        return record.with_stored(prepared.made.stored)
+    return record.with_digests(earlier.with_earlier(digests), plan)
 
 
-def _exists(location: ObjectLocation, advice: str) -> CheckpointExistsError:
-    return CheckpointExistsError(f"{location.display} exists already: {advice}")
+class _Attempt:
+    """One attempt to write a checkpoint: what it has written, and how far its commit is."""
 
+    def __init__(
+        self, plans: Sequence[AnyPlan], staged: Staged, destination: Destination, operation: Operation
+    ) -> None:
+        self._plans = plans
+        self._destination = destination
+        self._operation = operation
+        self._is_set = len(plans) > 1
+        self._infos: dict[str, ObjectInfo] = {}
+        self.session = FileWriting(staged.source, staged.content.tensors, operation)
+        self.leader = destination.location.sibling(plans[-1].name)
+        self.members = Members(self.leader)
+        self.exclusive = self._is_set or not destination.overwrite
+        self.committed = False
 
-@contextmanager
-def _exists_means(location: ObjectLocation, advice: str) -> Iterator[None]:
-    """A lost exclusive create is told with the file's name and what to do next."""
-    try:
-        yield
-    except ObjectExistsError as error:
-        raise _exists(location, advice) from error
+    @property
+    def infos(self) -> tuple[ObjectInfo, ...]:
+        """The members, in the order of the plans."""
+        return tuple(self._infos[plan.name] for plan in self._plans[:-1])
+
+    async def require_free(self) -> None:
+        """Fail before a large upload, not after it; the exclusive create still decides.
+
+        Raises CheckpointExistsError, UnsupportedOperationError.
+        """
+        overwrites_set = self._is_set and self._destination.overwrite
+        is_large = sum(map(_expected_size, self._plans)) > SMALL_FILE_BYTES
+        if not overwrites_set and not (self.exclusive and is_large):
+            return
+        self._operation.meter.request()
+        if not await self.leader.storage.exists(self.leader.key):
+            return
+        if overwrites_set:
+            raise UnsupportedOperationError(
+                f"{self.leader.display} is one of a set of files, which can't be replaced in one step: "
+                "save under a new name"
+            )
+        raise self._exists(self.leader)
+
+    async def write_members(self) -> SetDigests:
+        """All files but the last, some at a time; returns what they have to say to the last one."""
+        earlier = SetDigests()
+
+        async def write(plan: AnyPlan) -> None:
+            member = self._destination.location.sibling(plan.name)
+            with self.telling(member):
+                async with prepare_file(member, plan, self.session, exclusive=self.exclusive) as prepared:
+                    self._infos[plan.name] = await prepared.commit(partial(self.members.add, member))
+            if prepared.made.digests is not None:
+                earlier.add(plan.name, prepared.made.digests)
+
+        await fan_out(write, self._plans[:-1], limit=_FILES_AT_ONCE)
+        return earlier
+
+    def begin_commit(self) -> None:
+        self.members.leader_begins()
+        self._operation.scope.commit()
+        self._operation.meter.phase(Phase.COMMIT)
+
+    def note_commit(self, _: ObjectInfo) -> None:
+        self.committed = True
+        self._operation.report.mark_committed()
+
+    @contextmanager
+    def telling(self, location: ObjectLocation) -> Iterator[None]:
+        """A lost exclusive create is told with the file's name and what to do next."""
+        try:
+            yield
+        except ObjectExistsError as error:
+            raise self._exists(location) from error
+
+    def _exists(self, location: ObjectLocation) -> CheckpointExistsError:
+        advice = _ADVICE_FOR_SETS if self._is_set else _ADVICE
+        return CheckpointExistsError(f"{location.display} exists already: {advice}")
 
 
 def _expected_size(plan: AnyPlan) -> int:

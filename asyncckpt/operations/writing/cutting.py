@@ -1,27 +1,23 @@
-"""A planned file, cut into parts: which spans make up a part, and their checksums, each byte hashed once."""
+"""A planned file, cut into parts: which tensors, late regions and zeros make up a part.
+
+The plan is kept in columns, ordered by position in the file: a part of thousands of small tensors is described in a few
+steps, whatever their number.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from asyncckpt.formats.kit.plan import Digests, FilePlan
-from asyncckpt.model.checksums import (
-    Buffer,
-    Checksums,
-    Chunking,
-    crc32,
-    crc32_combine,
-    crc32c,
-    crc32c_combine,
-    crc32c_of_zeros,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncckpt.formats.kit.plan import FilePlan
+from asyncckpt.model.checksums import Buffer
+
+Column = NDArray[np.int64]
 
 _ZEROS = memoryview(bytes(1024 * 1024))
-_HASH_AGAIN_BELOW = 16 * 1024
-"""Hashing so few bytes a second time is cheaper than combining two checksums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +30,50 @@ class Span:
     late: int | None = None
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Run:
+    """Small tensors, one checksum chunk each, that lie whole in a part, with nothing but zeros between them.
+
+    `offsets` are their places in the file, in order.
+    """
+
+    tensors: Column
+    offsets: Column
+    sizes: Column
+
+    @property
+    def size(self) -> int:
+        return int(self.offsets[-1] + self.sizes[-1] - self.offsets[0])
+
+    def with_zeros(self, views: Sequence[Buffer]) -> list[Buffer]:
+        """What stands in the file: the views of the tensors, and the zeros between them."""
+        gaps = (self.offsets[1:] - self.offsets[:-1] - self.sizes[:-1]).tolist()
+        sent: list[Buffer] = []
+        for view, gap in zip(views, [*gaps, 0], strict=True):
+            sent.append(view)
+            if gap:
+                sent.extend(zeros(gap))
+        return sent
+
+
+Piece = Span | Run
+
+
 class PartCutter:
     """Cuts a planned file into parts of equal size but for the last."""
 
     def __init__(self, plan: FilePlan, part_bytes: int) -> None:
-        spans: list[tuple[int, int, int | None, int | None]] = []
-        spans += [(p.offset, p.end, p.tensor, None) for p in plan.payloads if p.size]
-        spans += [(r.start, r.end, None, i) for i, r in enumerate(plan.deferred) if r.size]
-        self._spans = sorted(spans, key=lambda s: s[0])
-        self._starts = [s[0] for s in self._spans]
+        payloads = [(p.offset, p.size, p.tensor) for p in plan.payloads if p.size]
+        late = [(r.start, r.size, -1 - i) for i, r in enumerate(plan.deferred) if r.size]
+        table = np.array(payloads + late, np.int64).reshape(-1, 3)
+        starts, sizes, numbers = table[np.argsort(table[:, 0], kind="stable")].T
+        self._starts = np.ascontiguousarray(starts)
+        self._sizes = np.ascontiguousarray(sizes)
+        self._ends = self._starts + self._sizes
+        # The tensor's number; late region i is -1 - i.
+        self._numbers = np.ascontiguousarray(numbers)
+        # What can't be one of a run.
+        self._alone = (self._numbers < 0) | (self._sizes > plan.chunking.chunk_bytes)
         self._size = plan.size
         self._part_bytes = part_bytes
         self._late = [tuple(region) for region in plan.deferred if region.size]
@@ -59,24 +90,41 @@ class PartCutter:
         start = index * self._part_bytes
         return any(a < start + self.size(index) and b > start for a, b in self._late)
 
-    def spans(self, index: int) -> Iterator[Span]:
+    def pieces(self, index: int) -> Iterator[Piece]:
         """What the part is made of, in order."""
         position = index * self._part_bytes
         end = position + self.size(index)
-        number = max(0, bisect_right(self._starts, position) - 1)
-        while position < end:
-            if number >= len(self._spans) or self._spans[number][0] >= end:
-                yield Span(end - position)
-                return
-            start, stop, tensor, late = self._spans[number]
-            number += 1
-            if stop <= position:
-                continue
+        first = int(np.searchsorted(self._ends, position, "right"))
+        last = int(np.searchsorted(self._starts, end, "left"))
+        for a, b in self._groups(first, last, position, end):
+            start, stop = max(position, int(self._starts[a])), min(end, int(self._ends[b - 1]))
             if start > position:
                 yield Span(start - position)
-                position = start
-            yield Span(min(stop, end) - position, position - start, tensor, late)
-            position = min(stop, end)
+            yield self._run(a, b) if b - a > 1 else self._span(a, start, stop)
+            position = stop
+        if position < end:
+            yield Span(end - position)
+
+    def _groups(self, first: int, last: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Items [first, last) in groups: runs of small ones that lie whole in the part, and all others alone."""
+        alone = self._alone[first:last] | (self._starts[first:last] < start) | (self._ends[first:last] > end)
+        position = first
+        for number in (np.flatnonzero(alone) + first).tolist():
+            if number > position:
+                yield position, number
+            yield number, number + 1
+            position = number + 1
+        if position < last:
+            yield position, last
+
+    def _run(self, a: int, b: int) -> Run:
+        return Run(self._numbers[a:b], self._starts[a:b], self._sizes[a:b])
+
+    def _span(self, item: int, start: int, stop: int) -> Span:
+        number, begin = int(self._numbers[item]), start - int(self._starts[item])
+        if number < 0:
+            return Span(stop - start, begin, late=-1 - number)
+        return Span(stop - start, begin, tensor=number)
 
 
 def zeros(size: int) -> Iterator[memoryview]:
@@ -84,63 +132,3 @@ def zeros(size: int) -> Iterator[memoryview]:
     while size > 0:
         yield _ZEROS[:size]
         size -= len(_ZEROS)
-
-
-class DigestBook:
-    """Collects the checksums of pieces, in any order and from several threads, into those of chunks."""
-
-    def __init__(self, chunking: Chunking, checksums: Checksums, *, crc32: bool) -> None:
-        self._chunking = chunking
-        self._checksums = checksums
-        # A list's append is atomic, so the threads need no lock.
-        self._broken: list[tuple[int, int, int, int]] = []
-        self._crc32: list[tuple[int, int, int, int]] | None = [] if crc32 else None
-
-    def hash_part(self, spans: Sequence[Span], views: Sequence[Buffer]) -> int:
-        """Hash a part, given as one view for each span; returns the CRC32C of all of it."""
-        total = 0
-        for span, view in zip(spans, views, strict=True):
-            if span.tensor is not None:
-                total = self._hash_tensor(span, memoryview(view), total)
-            elif span.late is not None:
-                total = crc32c(view, total)
-            else:
-                total = crc32c_of_zeros(span.size, total)
-        return total
-
-    def _hash_tensor(self, span: Span, view: memoryview, total: int) -> int:
-        tensor, end = span.tensor, span.start + span.size
-        assert tensor is not None
-        for chunk, start, stop in self._chunking.cut(tensor, span.start, end):
-            piece = view[start - span.start : stop - span.start]
-            value = crc32c(piece)
-            size = stop - start
-            total = crc32c(piece, total) if size < _HASH_AGAIN_BELOW else crc32c_combine(total, value, size)
-            self._enter(tensor, chunk, start, stop, value)
-            if self._crc32 is not None:
-                self._crc32.append((tensor, start, size, crc32(piece)))
-        return total
-
-    def _enter(self, tensor: int, chunk: int, start: int, stop: int, value: int) -> None:
-        position = self._chunking.first[tensor] + chunk
-        if (start, stop) == self._chunking.chunk_range(tensor, chunk):
-            self._checksums[position] = value
-        else:
-            self._broken.append((position, start, stop - start, value))
-
-    def digests(self, own: Any = None) -> Digests:
-        """The checksums of all chunks, once every piece was hashed."""
-        combined: dict[int, int] = {}
-        for position, _, size, value in sorted(self._broken):
-            combined[position] = crc32c_combine(combined.get(position, 0), value, size)
-        for position, value in combined.items():
-            self._checksums[position] = value
-        return Digests(self._checksums, self._tensor_crc32(), own)
-
-    def _tensor_crc32(self) -> tuple[int, ...]:
-        if self._crc32 is None:
-            return ()
-        sums = [0] * len(self._chunking.sizes)
-        for tensor, _, size, value in sorted(self._crc32):
-            sums[tensor] = crc32_combine(sums[tensor], value, size)
-        return tuple(sums)

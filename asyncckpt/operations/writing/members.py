@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from asyncckpt._aio import shield
 from asyncckpt.errors import (
@@ -31,14 +30,9 @@ class Members:
         """Note a member that is visible."""
         self._written.append(member)
 
-    def leader_begins(self, committing: Callable[[], None]) -> Callable[[], None]:
-        """What to call right before the leader's commit."""
-
-        def begin() -> None:
-            self._leader_began = True
-            committing()
-
-        return begin
+    def leader_begins(self) -> None:
+        """To be called right before the leader's commit."""
+        self._leader_began = True
 
     async def remove_if_unnamed(self, error: BaseException) -> None:
         """Remove the members after `error`, when it is certain that no leader of ours names them.

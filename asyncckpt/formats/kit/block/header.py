@@ -22,7 +22,7 @@ from asyncckpt.formats.kit.block.order import (
 from asyncckpt.formats.kit.block.seal import with_header_crc
 from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import Extent, Index, RegionDigest, Seal, StoredTensor
-from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, Payloads, TensorBytes, spans_of
+from asyncckpt.formats.kit.plan import Describe, Digests, FilePlan, Payload, Payloads, TensorBytes, spans_of
 from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Buffer, Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
@@ -65,18 +65,20 @@ class BlockHeader:
         size: int,
         chunking: Chunking,
         listed: Sequence[int] | None = None,
+        describe: Describe | None = None,
     ) -> FilePlan:
         """A file of `size` bytes: this header, the payloads, and zeros between them.
 
         `listed` are the numbers of the tensors of which the block has the checksums, in its order; by default the
-        payloads'. `chunking` is that of the whole content. Raises LayoutError when the payloads overlap.
+        payloads'. `chunking` is that of the whole content, `describe` as in FilePlan. Raises LayoutError when the
+        payloads overlap.
         """
         numbers = _numbers(payloads) if listed is None else listed
 
         def finish(digests: Digests, read: TensorBytes) -> Sequence[bytes]:
             return self.encode(in_file_order(numbers, chunking, digests.checksums), payloads, size=size)
 
-        return FilePlan(name, size, payloads, (self.region,), chunking, finish)
+        return FilePlan(name, size, payloads, (self.region,), chunking, finish, describe=describe)
 
     def encode(
         self,

@@ -66,7 +66,7 @@ def _encode_arranged(content: Content, order: Sequence[int]) -> dict[str, Json]:
 def in_file_order(order: Sequence[int], chunking: Chunking, checksums: Checksums) -> Checksums:
     """The checksums of the tensors `order`, one after another, from those of the whole content."""
     chosen = np.asarray(order, np.int64)
-    first = np.asarray(chunking.first, np.int64)
+    first = chunking.positions
     counts = np.diff(first)[chosen]
     # Behind one another: position p of the result belongs to tensor i, and is p - (where i begins) of its own.
     starts = np.cumsum(counts) - counts

@@ -88,8 +88,6 @@ class BlockTemplate:
         Raises ValueError when the tree or the metadata is not JSON.
         """
         members: dict[str, Json] = {}
-        if content.tree is not None:
-            members["tree"] = content.tree
         table = content.table()
         boxes = (
             {name: table.boxes[name] for name in table.names if name in table.boxes} if table.boxes else {}
@@ -100,12 +98,13 @@ class BlockTemplate:
             members["metadata"] = metadata
         if exact is not None:
             members[EXACT] = exact
-        rest = dump_json(members)
+        texts = [] if content.tree is None else [f'"tree":{content.tree_text}']
+        texts += [dump_json(members)[1:-1]] if members else []
         return cls(
             before_at=f'{{"block":{BLOCK_VERSION},"at":"',
             before_outside='","outside":"',
             before_crc32c=f'","chunk":{chunking.chunk_bytes},"crc32c":"',
-            rest='"}' if not members else f'",{rest[1:]}',
+            rest=f'",{",".join(texts)}}}' if texts else '"}',
             chunks=chunking.count,
             has_outside=outside,
         )

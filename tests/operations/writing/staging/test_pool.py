@@ -12,8 +12,10 @@ import pytest
 
 import asyncckpt
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.operations.writing import pool as pools
-from asyncckpt.operations.writing.pool import StagingPool, staging_pool
+from asyncckpt.operations.writing.staging import pool as pools
+from asyncckpt.operations.writing.staging.layout import normalise
+from asyncckpt.operations.writing.staging.pool import StagingPool, fault_in, give_back
+from asyncckpt.operations.writing.staging.stager import NumpyStager
 from asyncckpt.storage.memory import MemoryStorage
 
 MIB = 1024 * 1024
@@ -78,28 +80,83 @@ async def test_nothing_is_given_back_for_arrays_that_were_handed_over(
     assert given["w"].all()
 
 
-async def test_what_is_still_being_read_is_left_as_it_is(given_back: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_what_is_still_being_read_is_left_as_it_is(
+    given_back: list[tuple[int, int]], reuse: bool
+) -> None:
+    stager = NumpyStager(reuse=reuse)
     async with WorkerThreads(1) as threads:
-        async with staging_pool(threads) as pool:
-            pool.allocate(SIZE)
-            view = pool.view(0, SIZE)
-            view[:] = b"x" * SIZE
-            straggler = view[MIB:]
+        lease = await stager.stage(normalise(state(), {}), threads)
+        straggler = lease.source.read(0, MIB, SIZE)
+        await lease.release(threads)
         assert given_back == []
-        assert bytes(straggler) == b"x" * (SIZE - MIB)
         with pytest.raises(ValueError, match="released"):
-            view[0]
+            lease.source.read(0, 0, 1)
+        # Nor does the next save write into it.
+        again = await stager.stage(normalise({"w": np.zeros(SIZE, np.uint8)}, {}), threads)
+        await again.release(threads)
+        assert bytes(straggler) == b"\1" * (SIZE - MIB)
 
 
-def test_a_view_that_is_exported_is_left_as_it_is(given_back: list[tuple[int, int]]) -> None:
-    pool = StagingPool()
-    pool.allocate(SIZE)
-    [view] = pool.read_only([pool.view(0, SIZE)])
-    array = np.frombuffer(view, np.uint8)
-    del view
-    pool.release()
-    assert given_back == []
+def test_a_view_that_is_exported_is_left_as_it_is() -> None:
+    pool = StagingPool.of(SIZE)
+    array = np.frombuffer(pool.view, np.uint8)
+    assert pool.take_back() is None
     assert len(bytes(array)) == SIZE
+
+
+def test_nobody_writes_through_the_view() -> None:
+    pool = StagingPool.of(10)
+    with pytest.raises(TypeError, match="read-only"):
+        pool.view[0] = 1
+
+
+async def test_the_memory_of_one_save_is_that_of_the_next(given_back: list[tuple[int, int]]) -> None:
+    stager = NumpyStager(reuse=True)
+    async with WorkerThreads(2) as threads:
+        addresses = []
+        for value in (1, 2):
+            lease = await stager.stage(normalise({"w": np.full(SIZE, value, np.uint8)}, {}), threads)
+            view = np.frombuffer(lease.source.read(0, 0, SIZE), np.uint8)
+            assert (view == value).all()
+            addresses.append(view.ctypes.data)
+            del view
+            await lease.release(threads)
+            await lease.release(threads)
+        assert addresses[0] == addresses[1]
+        assert given_back == []
+        await stager.close(threads)
+        assert [size >= SIZE for _, size in given_back] == [True]
+
+
+async def test_two_saves_at_a_time_have_memory_of_their_own() -> None:
+    stager = NumpyStager(reuse=True)
+    async with WorkerThreads(2) as threads:
+        first = await stager.stage(normalise({"w": np.full(SIZE, 1, np.uint8)}, {}), threads)
+        second = await stager.stage(normalise({"w": np.full(SIZE, 2, np.uint8)}, {}), threads)
+        assert first.source.read(0, 0, 1) == b"\1"
+        assert second.source.read(0, 0, 1) == b"\2"
+        await first.release(threads)
+        await second.release(threads)
+
+
+async def test_reserved_memory_is_there_before_the_first_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    stager = NumpyStager(reuse=True)
+    async with WorkerThreads(1) as threads:
+        await stager.reserve(SIZE + MIB, threads)
+        monkeypatch.setattr(StagingPool, "of", lambda size: pytest.fail("new memory"))
+        lease = await stager.stage(normalise(state(), {}), threads)
+        assert lease.source.read(1, 0, 100) == b"\1" * 100
+        await lease.release(threads)
+
+
+def test_faulting_in_touches_every_byte_and_giving_back_none_outside() -> None:
+    memory = np.ones(SIZE, np.uint8)
+    fault_in(memory[:MIB])
+    assert not memory[:MIB].any()
+    assert memory[MIB:].all()
+    give_back(memory[:1000])
+    assert memory[MIB:].all()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")

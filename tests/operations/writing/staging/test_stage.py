@@ -11,9 +11,9 @@ import pytest
 
 import asyncckpt
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.operations.writing import stage as staging
-from asyncckpt.operations.writing.pool import StagingPool
-from asyncckpt.operations.writing.stage import normalise, stage
+from asyncckpt.operations.writing.staging import layout
+from asyncckpt.operations.writing.staging.layout import Tensors, normalise
+from asyncckpt.operations.writing.staging.stager import NumpyStager
 from asyncckpt.storage.memory import MemoryStorage
 from asyncckpt.testing.strategies import assert_identical
 
@@ -38,28 +38,38 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
+async def staged_bytes(tensors: Tensors, threads: WorkerThreads) -> list[bytes]:
+    lease = await NumpyStager().stage(tensors, threads)
+    views = [memoryview(lease.source.read(n, 0, t.size)) for n, t in enumerate(tensors.metadata)]
+    assert all(view.readonly for view in views)
+    return [bytes(view) for view in views]
+
+
+@pytest.mark.parametrize("small_bytes", [0, 100, 1 << 14])
 @pytest.mark.parametrize("copy_bytes", [1, 64, 1_000, 1 << 25])
 async def test_the_copy_is_exact_however_it_is_cut(
-    threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch, copy_bytes: int
+    threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch, copy_bytes: int, small_bytes: int
 ) -> None:
-    monkeypatch.setattr(staging, "_COPY_BYTES", copy_bytes)
+    monkeypatch.setattr(layout, "_COPY_BYTES", copy_bytes)
+    monkeypatch.setattr(layout, "_JOINED_BYTES", copy_bytes)
+    monkeypatch.setattr(layout, "_SMALL_BYTES", small_bytes)
     given = {n: a[:200] if n == "large" else a for n, a in arrays().items()} if copy_bytes == 1 else arrays()
     tensors = normalise(given, {})
-    staged = await stage(tensors, threads, StagingPool())
-    for array, view in zip(given.values(), staged, strict=True):
+    for array, data in zip(given.values(), await staged_bytes(tensors, threads), strict=True):
         little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
-        assert bytes(view) == little.tobytes()
-        assert view.readonly
+        assert data == little.tobytes()
 
 
 async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThreads) -> None:
     given = arrays()
     tensors = normalise(given, {})
-    staged = await stage(tensors, threads, StagingPool())
-    before = [bytes(view) for view in staged]
+    lease = await NumpyStager().stage(tensors, threads)
+    sizes = [tensor.size for tensor in tensors.metadata]
+    before = [bytes(lease.source.read(number, 0, size)) for number, size in enumerate(sizes)]
+    assert any(map(any, before))
     for array in given.values():
         array[...] = 0
-    assert [bytes(view) for view in staged] == before
+    assert [bytes(lease.source.read(number, 0, size)) for number, size in enumerate(sizes)] == before
 
 
 def test_only_what_is_still_the_callers_has_to_be_copied() -> None:
@@ -88,12 +98,10 @@ async def test_a_state_that_another_task_changes_comes_back_as_it_was_at_the_cal
 
 
 async def test_handed_over_arrays_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    from asyncckpt.operations import save
-
-    async def refuse(*_: object) -> list[memoryview]:
+    async def refuse(*_: object) -> None:
         raise AssertionError("an array that was handed over was staged")
 
-    monkeypatch.setattr(save, "stage", refuse)
+    monkeypatch.setattr(NumpyStager, "stage", refuse)
     storage = MemoryStorage()
     state = {"w": np.arange(1_000)}
     await asyncckpt.save(state, (storage, "x"), copy=False)
