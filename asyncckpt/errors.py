@@ -18,7 +18,7 @@
     │   ├── UnsupportedOperationError                      this storage can't promise that
     │   └── InvalidKeyError          (ValueError)          fix the key
     ├── FormatError                  (ValueError)  the bytes are not what they should be
-    │   ├── UnknownFormatError                             name the format, or it is no checkpoint
+    │   ├── UnknownFormatError                             name the format, or it is not a checkpoint
     │   ├── UnsupportedVersionError                        upgrade, or migrate the file
     │   ├── UnsupportedDtypeError                          choose another format or dtype
     │   ├── TruncatedError                                 the file is cut: use another one
@@ -31,15 +31,13 @@
     │   ├── SignatureError                                 the signature is missing or wrong
     │   └── MissingBaseError                               give the base of the delta
     ├── CheckpointError              the checkpoint as a whole
-    │   ├── CheckpointNotFoundError  (FileNotFoundError)
-    │   ├── CheckpointExistsError    (FileExistsError)
-    │   ├── IncompleteCheckpointError
-    │   ├── ConflictError
-    │   ├── TensorNotFoundError      (KeyError)
+    │   ├── CheckpointNotFoundError  (FileNotFoundError)   check the location
+    │   ├── CheckpointExistsError    (FileExistsError)     choose another name, or overwrite
+    │   ├── IncompleteCheckpointError                      find the file that is missing
+    │   ├── TensorNotFoundError      (KeyError)            check the name
     │   ├── MismatchError            (ValueError)          state and checkpoint do not fit
     │   ├── NotEnoughMemoryError     (MemoryError)         load less at once, or into arrays that exist
-    │   ├── ShardFailuresError
-    │   └── UnsupportedStateError    (TypeError)
+    │   └── UnsupportedStateError    (TypeError)           leave it out, or convert it first
     ├── InvalidArgumentError         (ValueError, TypeError)  fix the call
     ├── MissingExtraError            (ImportError)         the message has the pip line
     └── OperationCancelledError      a cancellation token fired
@@ -234,10 +232,6 @@ class IncompleteCheckpointError(CheckpointError):
     """Some files of the checkpoint are missing."""
 
 
-class ConflictError(CheckpointError):
-    """Another writer committed first."""
-
-
 class TensorNotFoundError(CheckpointError, KeyError):
     """The checkpoint has no tensor of that name."""
 
@@ -252,14 +246,6 @@ class NotEnoughMemoryError(CheckpointError, MemoryError):
     def __new__(cls, *args: object) -> Self:
         # MemoryError's own is meant for itself alone, and would be found first.
         return Exception.__new__(cls, *args)
-
-
-class ShardFailuresError(CheckpointError):
-    """One or more shards failed; `causes` has the first error of each."""
-
-    def __init__(self, message: str, *, causes: tuple[BaseException, ...] = ()) -> None:
-        super().__init__(message)
-        self.causes = causes
 
 
 class UnsupportedStateError(CheckpointError, TypeError):

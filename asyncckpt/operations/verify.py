@@ -69,7 +69,7 @@ async def verify(
     """Check a checkpoint and report all that is wrong with it. `level="header"` reads no tensor.
 
     Damage is in the report, not raised. Raises InvalidArgumentError, CheckpointNotFoundError, UnknownFormatError for
-    what is no checkpoint, StorageError subclasses, OperationCancelledError.
+    what is not a checkpoint, StorageError subclasses, OperationCancelledError.
     """
     findings = _Findings()
     try:

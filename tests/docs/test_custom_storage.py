@@ -16,6 +16,8 @@ from asyncckpt.testing import StorageContract
 from examples.custom_storage import SCHEMA, SqliteStorage
 from tests.guards import call_blocking
 
+pytestmark = pytest.mark.thorough
+
 
 class TestSqliteStorage(StorageContract):
     skips: ClassVar = {

@@ -24,7 +24,6 @@ from asyncckpt.errors import (
     ObjectNotFoundError,
     OperationCancelledError,
     OutcomeUnknownError,
-    ShardFailuresError,
 )
 
 # Classes whose fields a caller gives; all others take a text and nothing else.
@@ -35,9 +34,6 @@ WITH_FIELDS: dict[type[AsyncCkptError], Callable[[], AsyncCkptError]] = {
     ),
     ChecksumMismatchError: lambda: ChecksumMismatchError("tensor 'w' is damaged", tensor="w"),
     NotRepresentableError: lambda: NotRepresentableError("too much", losses=("one", "two")),
-    ShardFailuresError: lambda: ShardFailuresError(
-        "2 shards failed", causes=(OutcomeUnknownError("no answer", write_id="c3"), OSError(5, "broken"))
-    ),
     OperationCancelledError: lambda: OperationCancelledError("the job is over"),
 }
 

@@ -113,7 +113,7 @@ class StoredTensor:
 
     Its bytes are the `extents` joined, or what `frames` decode to. `checksums` are the CRC32C of its chunks of
     `chunk_bytes`, None in foreign files. `order` is F where the bytes are in Fortran order. `absent` says why there
-    are no bytes.
+    are not bytes.
     """
 
     metadata: TensorMetadata

@@ -139,7 +139,7 @@ class Collector:
         """A file beside this one that is nothing but the array."""
         if not is_file_name(file):
             raise LayoutError(
-                f"variable {name!r} lies in {file[:80]!r}, which is no plain name beside the file"
+                f"variable {name!r} lies in {file[:80]!r}, which is not a plain name beside the file"
             )
         size = prod(shape) * item_size(dtype) if all(n >= 0 for n in shape) else -1
         if size < 0 or size >= _MAX_DIMENSION:

@@ -91,7 +91,7 @@ def _within(part: Any, size: int) -> int | slice:
         try:
             part.indices(size)
         except (TypeError, ValueError) as error:
-            raise MismatchError(f"{part} is no slice of a dimension: {error}") from error
+            raise MismatchError(f"{part} is not a slice of a dimension: {error}") from error
         return part
     if isinstance(part, bool | np.bool_) or not isinstance(part, int | np.integer):
         raise MismatchError(

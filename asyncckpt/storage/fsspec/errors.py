@@ -64,7 +64,7 @@ _BY_ERRNO: dict[int, type[StorageError]] = {
     errno.EMFILE: UnavailableError,
 }
 _SAID_CHARACTERS = 500
-# A mistake in a program, ours or the driver's, is no message of the medium.
+# A mistake in a program, ours or the driver's, is not a message of the medium.
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError)
 
 

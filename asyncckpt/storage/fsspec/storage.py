@@ -156,7 +156,7 @@ class FsspecStorage(ICheckpointStorage):
 
         async def attempt() -> None:
             try:
-                # A folder is no object, and some filesystems would remove it with all that is in it.
+                # A folder is not an object, and some filesystems would remove it with all that is in it.
                 await self._stat(key)
                 await driver.call(what, "rm_file", folder.path(key))
             except ObjectNotFoundError:

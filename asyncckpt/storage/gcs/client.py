@@ -175,7 +175,7 @@ class GcsClient:
         raise problem
 
     async def read(self, response: Any, what: str, *, limit: int = MAX_ERROR_BODY_BYTES) -> bytes:
-        """What is left of an answer, with a limit; a lower one for what is no success."""
+        """What is left of an answer, with a limit; a lower one for what is not a success."""
         import aiohttp
 
         try:

@@ -155,7 +155,7 @@ def time_of_new_file(root: Path, token: str) -> datetime | None:
 def walk(root: Path, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
     """Every object whose key begins with `prefix` and follows `start_after`, in the order of the keys' bytes.
 
-    Skips links, unfinished files and names that are no keys. Raises AccessDeniedError for a folder that
+    Skips links, unfinished files and names that are not keys. Raises AccessDeniedError for a folder that
     can't be read: a listing that would miss something is none.
     """
     with storage_errors(prefix or "."):

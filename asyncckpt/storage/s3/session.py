@@ -105,7 +105,7 @@ class S3Session:
                 await each.close()
 
     async def call(self, method: str, what: str, **parameters: Any) -> dict[str, Any]:
-        """One control call, once. Raises StorageError's children, OddAnswerError for what is no answer to it."""
+        """One control call, once. Raises StorageError's children, OddAnswerError for what is not an answer to it."""
         client, _ = await self.open()
         function = getattr(client, method)
         arguments = self._arguments(function, parameters)
@@ -167,7 +167,7 @@ class S3Session:
         body: Sequence[Buffer] = (),
         receiver: Receiver | None = None,
     ) -> HttpAnswer:
-        """Send a signed request; an answer that is no success is raised as its error."""
+        """Send a signed request; an answer that is not a success is raised as its error."""
         _, transport = await self.open()
         answer = await transport.exchange(request, body=body, receiver=receiver)
         if answer.status >= 300:

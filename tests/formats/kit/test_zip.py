@@ -234,6 +234,7 @@ def test_hostile_numbers_anywhere(value: int, code: str) -> None:
         assert found is None or all(e.end <= len(PLAIN) for e in found.entries.values()), at
 
 
+@pytest.mark.thorough
 @given(mutations(PLAIN))
 def test_mutations_end_in_a_format_error_or_an_archive(data: bytes) -> None:
     try:

@@ -256,6 +256,7 @@ def test_the_flag_and_the_section_come_together() -> None:
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seal", SEALS)
 def test_flipped_bytes_and_cuts_are_noticed(seal: str) -> None:
     fmt = MetagraphFormat(**SEALS[seal])

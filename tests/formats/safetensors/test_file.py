@@ -156,6 +156,7 @@ def test_boxes_survive() -> None:
     assert (stored.metadata.global_shape, stored.metadata.origin) == ((4,), (2,))
 
 
+@pytest.mark.thorough
 def test_20_000_tensors_are_planned_and_parsed() -> None:
     state = {f"layers.{n}.weight": np.full(2, n, np.float32) for n in range(20_000)}
     data = state_files.encode(FORMAT, state)

@@ -124,8 +124,8 @@ def test_rows_that_a_step_leaves_out_are_not_read() -> None:
         ((2, 3), (np.array([True, False]),), "not of ndarray"),
         ((2, 3), (1.0,), "not of float"),
         ((2, 3), ("0",), "not of str"),
-        ((2, 3), (slice(0, 1.5),), "no slice of a dimension"),
-        ((2, 3), (slice(None, None, 0),), "no slice of a dimension"),
+        ((2, 3), (slice(0, 1.5),), "not a slice of a dimension"),
+        ((2, 3), (slice(None, None, 0),), "not a slice of a dimension"),
     ],
     ids=str,
 )

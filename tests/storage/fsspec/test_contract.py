@@ -20,6 +20,7 @@ from asyncckpt.testing.storage.reading import METHODS
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 
+pytestmark = pytest.mark.thorough
 LACKS = {
     "server_copy": "fsspec can't copy into a part",
     "write_ids": "fsspec has no place for them",
