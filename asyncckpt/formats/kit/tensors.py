@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 
@@ -17,7 +18,8 @@ from asyncckpt.model.tensors import TensorTable, sizes_column
 MAX_RANK = 64
 _MAX_INT = 1 << 63
 _MEMBERS = itemgetter("name", "shape", "dataType", "offset", "size")
-_STRING, _INTEGERS, _KNOWN_TYPES = frozenset({str}), frozenset({int}), frozenset({str, int})
+_STRING, _INTEGERS, _LISTS = frozenset({str}), frozenset({int}), frozenset({list})
+_KNOWN_TYPES = frozenset({str, int})
 
 DTYPE_NUMBERS = {
     "float16": 0,
@@ -87,7 +89,7 @@ def decode_tensors(values: list[Json]) -> TensorTable:
         names, shapes, types, offsets, sizes = (
             zip(*map(_MEMBERS, values), strict=True) if values else [()] * 5
         )
-        columns = [list(names), list(map(tuple, shapes)), list(types), list(offsets), list(sizes)]
+        columns = [list(names), list(shapes), list(types), list(offsets), list(sizes)]
     except (KeyError, TypeError):
         columns = []
     table = _decode_columns(*columns) if columns else None
@@ -102,12 +104,16 @@ def _decode_columns(
     names: list[Json], shapes: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
 ) -> TensorTable | None:
     """The tensors, where all columns are what they should be."""
-    if not _STRING.issuperset(map(type, names)) or not _INTEGERS.issuperset(map(type, (*offsets, *sizes))):
+    if not _STRING.issuperset(map(type, names)) or not _LISTS.issuperset(map(type, shapes)):
+        return None
+    # The types of all of them, not of the distinct ones: 1 == 1.0 == True.
+    if not _INTEGERS.issuperset(map(type, chain(offsets, sizes, chain.from_iterable(shapes)))):
         return None
     if not _KNOWN_TYPES.issuperset(map(type, types)) or not all(0 <= n < _MAX_INT for n in offsets):
         return None
+    shapes = list(map(tuple, shapes))
     kinds = set(zip(types, shapes, strict=True))
-    if not all(type(n) is int and 0 <= n < _MAX_INT for _, shape in kinds for n in shape):
+    if not all(0 <= n < _MAX_INT for _, shape in kinds for n in shape):
         return None
     dtypes = {value: _decode_dtype(value, names[types.index(value)]) for value in set(types)}
     known = {shape: shape for _, shape in kinds}
