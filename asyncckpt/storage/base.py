@@ -17,6 +17,7 @@ from typing import Any, Self, final
 from asyncckpt._aio import run_shielded
 from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import (
+    BucketNotFoundError,
     DeleteFailuresError,
     UnsupportedOperationError,
 )
@@ -197,7 +198,7 @@ class ICheckpointStorage(ReadingVerbs):
         """Remove the objects, in as few requests as the store has for it; one that is not there is no error.
 
         Once it has begun it runs to its end, as `delete` does. Raises DeleteFailuresError, which names those that
-        could not be removed; all the others are gone.
+        could not be removed; all the others are gone. BucketNotFoundError where there is no bucket.
         """
         self.admit()
         wanted = list(dict.fromkeys(validate_key(key) for key in keys))
@@ -208,6 +209,9 @@ class ICheckpointStorage(ReadingVerbs):
                 f"delete of {len(wanted)} objects",
                 timeout=COMMIT_TIMEOUT + len(wanted) / SLOWEST_DELETES_PER_SECOND,
             )
+        for error in failures.values():
+            if isinstance(error, BucketNotFoundError):
+                raise error
         if failures:
             key, error = next(iter(failures.items()))
             raise DeleteFailuresError(
@@ -234,14 +238,14 @@ class ICheckpointStorage(ReadingVerbs):
         await run_shielded(self.aclose(), timeout=CLEANUP_TIMEOUT)
 
     def __require(self, *, exclusive: bool) -> None:
-        if not self.capabilities.atomic and not self.__warned:
-            self.__warned = True
-            text = f"{self!r} can't promise that an object appears whole or not at all: let nobody read before the end"
-            warnings.warn(text, NotAtomicWarning, stacklevel=2)
         if exclusive and not self.capabilities.exclusive:
             raise UnsupportedOperationError(
                 f"{self!r} can't promise an exclusive create; pass overwrite=True if no other writer uses the key"
             )
+        if not self.capabilities.atomic and not self.__warned:
+            self.__warned = True
+            text = f"{self!r} can't promise that an object appears whole or not at all: let nobody read before the end"
+            warnings.warn(text, NotAtomicWarning, stacklevel=2)
 
 
 def new_write_id() -> str:

@@ -8,6 +8,9 @@ from datetime import datetime
 
 from asyncckpt.storage.objects import ObjectInfo
 
+PAGE_OBJECTS = 1000
+"""In one page: what S3 and GCS give at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

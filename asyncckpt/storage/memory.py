@@ -18,11 +18,10 @@ from asyncckpt.model.buffers import INLINE_BYTES, Buffer, copy_bytes, total_byte
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.landing import Buffers, Landing
-from asyncckpt.storage.listing import Page
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
 from asyncckpt.storage.parts import PartLedger
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024
-_PAGE = 1000
 
 
 def _utc_now() -> datetime:
@@ -101,8 +100,10 @@ class MemoryStorage(ICheckpointStorage):
         await asyncio.sleep(0)
         keys = sorted((key for key in self._objects if key.startswith(prefix)), key=str.encode)
         first = bisect_right(keys, start_after.encode(), key=str.encode)
-        for start in range(first, len(keys), _PAGE):
-            page = [self._objects[key].info for key in keys[start : start + _PAGE] if key in self._objects]
+        for start in range(first, len(keys), PAGE_OBJECTS):
+            page = [
+                self._objects[key].info for key in keys[start : start + PAGE_OBJECTS] if key in self._objects
+            ]
             yield Page(page, self._clock())
             await asyncio.sleep(0)
 

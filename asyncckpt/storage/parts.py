@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from asyncckpt.errors import RangeError
 
+PART_BYTES = 16 * 1024 * 1024
+"""Of the parts of an object whose size does not ask for larger ones."""
+
 
 class PartLedger:
     """The sizes of an object's parts: all of `part_bytes` except the last one."""

@@ -27,7 +27,7 @@ from asyncckpt.storage.fsspec.driver import Address, Driver, Traits, class_of, o
 from asyncckpt.storage.fsspec.listing import Folder, info_of
 from asyncckpt.storage.fsspec.reader import FsspecReader
 from asyncckpt.storage.fsspec.writer import FsspecPut
-from asyncckpt.storage.listing import Page
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
 from asyncckpt.storage.retry import Retries, RetryPolicy
 from asyncckpt.storage.spool import SPOOLED_BYTES, Packed, SpooledWriter, open_spool
 from asyncckpt.storage.urls import Secrets, redacted, refuse_raw_password, split_query
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 else:
     # Annotations are read at run time, and importing fsspec takes its time.
     AbstractFileSystem = Any
-
-_PAGE = 1000
 
 
 class FsspecStorage(ICheckpointStorage):
@@ -193,8 +191,8 @@ class FsspecStorage(ICheckpointStorage):
     async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
         _, folder = await self._open()
         found = await self._retries.run(lambda: folder.objects(prefix), f"list of {prefix!r}")
-        for start in range(0, len(found), _PAGE):
-            yield Page(found[start : start + _PAGE])
+        for start in range(0, len(found), PAGE_OBJECTS):
+            yield Page(found[start : start + PAGE_OBJECTS])
 
     async def _close(self) -> None:
         driver = self._driver

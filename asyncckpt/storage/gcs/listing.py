@@ -11,11 +11,10 @@ from asyncckpt.storage.gcs.client import GcsClient
 from asyncckpt.storage.gcs.resources import FIELDS, info_of
 from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.http.messages import parsed_date
-from asyncckpt.storage.listing import Page
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
 from asyncckpt.storage.objects import ObjectInfo
 from asyncckpt.storage.retry import Retries
 
-PAGE = 1000
 _KIND = "storage#objects"
 
 
@@ -44,7 +43,7 @@ class GcsLister:
         if start_after:
             # It begins with that very key, which is left out again: hence one more.
             options["startOffset"] = self._root + start_after
-        size = PAGE if limit is None else min(limit + 1, PAGE)
+        size = PAGE_OBJECTS if limit is None else min(limit + 1, PAGE_OBJECTS)
         while True:
             page, store_time = await self._page(prefix, options, size=size)
             listed = [self._listed(item, prefix) for item in _items(page, prefix)]

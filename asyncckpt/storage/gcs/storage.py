@@ -33,10 +33,10 @@ from asyncckpt.storage.gcs.writer import GcsWriter, crc32c_off_loop
 from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.http.messages import parsed_date
 from asyncckpt.storage.listing import Page
+from asyncckpt.storage.parts import PART_BYTES
 from asyncckpt.storage.retry import Retries, RetryPolicy
 from asyncckpt.storage.settle import LostWrite
 
-DEFAULT_PART_BYTES = 16 * 1024 * 1024
 _CONTENT_RANGE = re.compile(r"bytes 0-(\d{1,19})/(\d{1,19})", re.ASCII)
 _WORKERS = 2
 
@@ -69,7 +69,7 @@ class GcsStorage(ICheckpointStorage):
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = GcsClient(bucket, storage_options or {})
-        self._part_bytes = part_bytes or DEFAULT_PART_BYTES
+        self._part_bytes = part_bytes or PART_BYTES
         self._retries = Retries(retry or RetryPolicy())
         self._threads = WorkerThreads(_WORKERS, name="gcs")
         self._lister = GcsLister(self._client, self._prefix, self._retries)

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 from asyncckpt._aio import WorkerThreads, run_in_thread, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
@@ -24,17 +24,19 @@ from asyncckpt.storage.base import (
     ObjectWriter,
     new_write_id,
 )
-from asyncckpt.storage.listing import Page
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
 from asyncckpt.storage.local.files import UnpublishedFile
 from asyncckpt.storage.local.folders import MadeFolders
 from asyncckpt.storage.local.objects import delete_object, stat_object, time_of_new_file, walk
 from asyncckpt.storage.local.reader import LocalReader
 from asyncckpt.storage.local.writer import LocalWriter
+from asyncckpt.storage.parts import PART_BYTES
 
-DEFAULT_PART_BYTES = 16 * 1024 * 1024
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
 DEFAULT_CONCURRENCY = 4
 _RESERVE_BYTES = 1024 * 1024  # setting space aside pays from here
-_PAGE = 1000
 _SPARE_THREADS = 2
 _NICENESS = 5  # they give way to the event loop, and to whatever trains in this process
 
@@ -57,7 +59,7 @@ class LocalStorage(ICheckpointStorage):
         self,
         root: str | PathLike[str],
         *,
-        part_bytes: AtLeastOne = DEFAULT_PART_BYTES,
+        part_bytes: AtLeastOne = PART_BYTES,
         concurrency: AtLeastOne = DEFAULT_CONCURRENCY,
         follow_links: bool = False,
         new_token: Callable[[], str] = new_write_id,
@@ -89,6 +91,21 @@ class LocalStorage(ICheckpointStorage):
         """The folder that holds the objects."""
         return self._root
 
+    async def _run(
+        self,
+        function: Callable[[Unpack[Args]], T],
+        *args: *Args,
+        abort: Callable[[], None] | None = None,
+        to_end: bool = False,
+    ) -> T:
+        """One hop to a thread for all that a call does: to one of the storage's, or to a new one outside of a block.
+
+        aiofiles makes a hop for each step. On tmpfs, 2 busy cores, medians of alternating rounds, µs, this against
+        aiofiles: 4 KiB read 109 and 276, written 213 and 938; 1 MiB read 632 and 641, written 1572 and 2528.
+        """
+        run = run_in_thread if self.threads is None else self.threads.run
+        return await run(function, *args, abort=abort, to_end=to_end)
+
     async def _absolute_root(self) -> Path:
         """The root, fixed so that a later chdir moves nothing; asking for the current folder may block."""
         if not self._root.is_absolute():
@@ -102,7 +119,7 @@ class LocalStorage(ICheckpointStorage):
     async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
         file = await self._unpublished(key, write_id)
         stop = threading.Event()
-        return await run_in_thread(_put_whole, file, views, exclusive, stop, abort=stop.set, to_end=True)
+        return await self._run(_put_whole, file, views, exclusive, stop, abort=stop.set, to_end=True)
 
     async def _open_writer(
         self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
@@ -138,20 +155,20 @@ class LocalStorage(ICheckpointStorage):
         return reader
 
     async def _stat(self, key: str) -> ObjectInfo:
-        return await run_in_thread(stat_object, await self._absolute_root(), key)
+        return await self._run(stat_object, await self._absolute_root(), key)
 
     async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
         objects = walk(await self._absolute_root(), prefix, start_after)
-        size = _PAGE if limit is None else min(_PAGE, limit)
-        while page := await run_in_thread(_next_page, objects, size):
+        size = PAGE_OBJECTS if limit is None else min(PAGE_OBJECTS, limit)
+        while page := await self._run(_next_page, objects, size):
             yield Page(page)
 
     async def _store_time(self) -> datetime | None:
         """The file system's clock, read off a file just made; None where none can be made."""
-        return await run_in_thread(time_of_new_file, await self._absolute_root(), self._new_token())
+        return await self._run(time_of_new_file, await self._absolute_root(), self._new_token())
 
     async def _delete(self, key: str) -> None:
-        await run_in_thread(delete_object, await self._absolute_root(), key, self._made)
+        await self._run(delete_object, await self._absolute_root(), key, self._made)
 
 
 def _path(root: str | PathLike[str]) -> Path:

@@ -10,13 +10,11 @@ from typing import Any
 from asyncckpt.errors import InvalidKeyError
 from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.keys import validate_key
-from asyncckpt.storage.listing import Page
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
 from asyncckpt.storage.objects import ObjectInfo
 from asyncckpt.storage.s3.answers import required, required_size, server_time
 from asyncckpt.storage.s3.objects import bare_etag
 from asyncckpt.storage.s3.session import S3Session
-
-PAGE = 1000
 
 
 class S3Lister:
@@ -60,7 +58,7 @@ class S3Lister:
         if start_after and self._ordered:
             options["StartAfter"] = self._root + start_after
         if limit is not None and self._ordered:
-            options["MaxKeys"] = min(limit, PAGE)
+            options["MaxKeys"] = min(limit, PAGE_OBJECTS)
         while True:
             call = partial(self._session.call, "list_objects_v2", what, **options)
             answer = await self._session.retrying(call, what)

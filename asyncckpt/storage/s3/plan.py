@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from asyncckpt.errors import StorageError
 from asyncckpt.model.ranges import MergedRange
+from asyncckpt.storage.parts import PART_BYTES
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
@@ -16,7 +17,6 @@ MAX_OBJECT_BYTES = 5 * 1024 * 1024 * MIB
 RANGE_BYTES = 16 * MIB
 LARGE_RANGE_BYTES = 32 * MIB
 MIN_RANGE_BYTES = 8 * MIB
-_SMALL_PART_BYTES = 16 * MIB
 _LARGE_PART_BYTES = 32 * MIB
 _LARGE_OBJECT_BYTES = 512 * MIB
 
@@ -33,7 +33,7 @@ def plan_parts(size: int | None, part_bytes: int | None = None) -> int:
         )
     if part_bytes is None:
         large = size is None or size >= _LARGE_OBJECT_BYTES
-        part_bytes = _LARGE_PART_BYTES if large else _SMALL_PART_BYTES
+        part_bytes = _LARGE_PART_BYTES if large else PART_BYTES
     needed = -(-(size or 0) // MAX_PARTS)
     needed = -(-needed // MIB) * MIB
     return min(max(part_bytes, needed, MIN_PART_BYTES), MAX_PART_BYTES)

@@ -13,8 +13,9 @@ import pytest
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.testing.cancelling import WAYS, CancelBy, MakeOperation, Outcome, assert_cancelled, sweep
-from asyncckpt.testing.storage.medium import StorageMedium, pattern
-from asyncckpt.testing.storage.reading import call
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.calls import call
+from asyncckpt.testing.storage.medium import StorageMedium
 from asyncckpt.testing.storage.wrappers import CountingStorage
 
 _OLD = b"the old object"

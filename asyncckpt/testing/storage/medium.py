@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
@@ -11,16 +10,7 @@ import pytest
 import pytest_asyncio
 
 from asyncckpt.storage.base import ICheckpointStorage, ObjectWriter
-
-
-def pattern(size: int, seed: int) -> bytes:
-    """So many bytes that look random and are always the same."""
-    return random.Random(seed).randbytes(size)
-
-
-def cut(data: bytes, size: int) -> list[bytes]:
-    """The data in parts of that size; the last may be shorter."""
-    return [data[start : start + size] for start in range(0, len(data), size)]
+from asyncckpt.testing.storage.bytes import cut
 
 
 class StorageMedium(ABC):

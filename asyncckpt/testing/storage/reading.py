@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from asyncckpt._aio import run_in_thread
-from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
+from asyncckpt.cancellation import CancellationTokenSource
 from asyncckpt.errors import (
     InvalidKeyError,
     ObjectChangedError,
@@ -17,18 +17,15 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.testing.storage.medium import StorageMedium, pattern
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.calls import METHODS, call
+from asyncckpt.testing.storage.medium import StorageMedium
 from asyncckpt.testing.storage.wrappers import CountingStorage
 
 HOSTILE_KEYS: tuple[str, ...] = (
     *("", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "a//b", "a/", "a\0b", "a\nb", "a\\b"),
     *("\x7f", "\ud800", "x" * 256, "y/" * 600 + "z"),
 )
-METHODS: tuple[str, ...] = tuple(
-    "write write_new open_writer open_reader read read_range read_ranges stat exists list list_pages delete "
-    "delete_many".split()
-)
-
 _RANGES = {
     "one": [(0, 10)],
     "all": [(0, 100_000)],
@@ -45,30 +42,6 @@ _POLICIES = {
     "never": MergePolicy(max_gap=0, max_request=1),
     "all": MergePolicy(1 << 30, 1 << 30, 1e9),
 }
-
-
-async def call(storage: ICheckpointStorage, method: str, key: str, token: CancellationToken | None) -> None:
-    """Call one public method in its plainest form."""
-    if method in ("write", "write_new"):
-        await getattr(storage, method)(key, b"data", cancellation=token)
-    elif method == "open_writer":
-        async with storage.open_writer(key, cancellation=token) as writer:
-            await writer.write_part(0, [b"data"])
-    elif method == "open_reader":
-        async with storage.open_reader(key, first_bytes=1, cancellation=token) as reader:
-            await reader.read_range(0, 1)
-    elif method == "read_range":
-        await storage.read_range(key, 0, 1, cancellation=token)
-    elif method == "read_ranges":
-        into = [memoryview(bytearray(1))]
-        await storage.read_ranges(key, [ByteRange(0, 1)], into, cancellation=token)
-    elif method in ("list", "list_pages"):
-        async for _ in getattr(storage, method)(key, cancellation=token):
-            pass
-    elif method == "delete_many":
-        await storage.delete_many([key], cancellation=token)
-    else:
-        await getattr(storage, method)(key, cancellation=token)
 
 
 class ReadingContract(StorageMedium):

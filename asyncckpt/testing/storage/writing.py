@@ -15,7 +15,8 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.testing.storage.medium import StorageMedium, pattern
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.medium import StorageMedium
 
 
 class _BodyError(Exception):

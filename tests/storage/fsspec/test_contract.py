@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.fsspec.storage import FsspecStorage
 from asyncckpt.testing import StorageContract
-from asyncckpt.testing.storage.reading import METHODS
+from asyncckpt.testing.storage.calls import METHODS
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 
