@@ -21,7 +21,7 @@ from asyncckpt.operations.location import Location, ObjectLocation, StorageOptio
 from asyncckpt.operations.reading.catalog import Catalog
 from asyncckpt.operations.reading.fetch import Fetcher
 from asyncckpt.operations.reading.files import OpenFiles
-from asyncckpt.operations.reading.open_file import OpenFile
+from asyncckpt.operations.reading.open_file import OpenFile, short_of_memory
 from asyncckpt.operations.reading.plan import Want
 from asyncckpt.operations.reading.slices import Subscript
 from asyncckpt.operations.runtime import (
@@ -150,9 +150,10 @@ class Checkpoint:
     def _wants(self, names: Sequence[str], into: Mapping[str, np.ndarray]) -> list[Want]:
         for name, array in into.items():
             self._require_match(name, array)
-        for name in names:
-            if name not in self._catalog.joined and name not in self._catalog.listed:
-                self._find(name)
+        joined, listed = self._catalog.joined, self._catalog.listed
+        absent = next((name for name in names if name not in listed and name not in joined), None)
+        if absent is not None:
+            self._find(absent)
         return [Want(name, None, into.get(name)) for name in names]
 
     @checked
@@ -250,7 +251,7 @@ async def open_checkpoint(
             chosen = await threads.run(get_format, format) if isinstance(format, str) else format
             opened = OpenFiles(resolved, threads, stack, map=map)
             # Not for the whole block: what the caller does in it may belong to another operation.
-            with reporting_retries_to(report):
+            with reporting_retries_to(report), short_of_memory(resolved.display, lambda: "its header"):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
             total = await run_inline_or_threaded(threads, len(index.tensors), _total_bytes, index)

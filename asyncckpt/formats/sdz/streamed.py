@@ -18,12 +18,13 @@ from asyncckpt.formats.kit.zip import ZipEntry, ZipLimits
 from asyncckpt.model.checksums import Buffer, crc32
 
 _RAW = -zlib.MAX_WBITS
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 2 << 20
+_SLICE_BYTES = 16 << 10
 _PORTION_BYTES = 1 << 20
 _FIRST_SPACING = 4 << 20
 _MOST_PLACES = 512
 """Each takes some 40 KiB: beyond this many, every other one is given up."""
-_KEPT_BYTES = 16 << 20
+_KEPT_BYTES = 8 << 20
 
 
 class _Place(NamedTuple):
@@ -106,6 +107,14 @@ class _Survey:
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
         """The raw bytes of the next stored ones, in portions, so that they can be counted. Raises LayoutError."""
+        view = memoryview(data)
+        # An inflater, and every copy of it, holds what it was given and has not used up yet.
+        for start in range(0, len(view), _SLICE_BYTES):
+            yield from self._feed(view[start : start + _SLICE_BYTES])
+        if self._inflater.unused_data:
+            raise LayoutError(f"{self._what} goes on after the end of its stream")
+
+    def _feed(self, data: memoryview) -> Iterator[bytes]:
         pending: Buffer = data
         self._fed += len(data)
         more = True
@@ -122,8 +131,6 @@ class _Survey:
             more = not self._inflater.eof and (len(pending) > 0 or len(raw) == portion)
             if raw:
                 yield raw
-        if self._inflater.unused_data:
-            raise LayoutError(f"{self._what} goes on after the end of its stream")
 
     def _mark(self, stored: int) -> None:
         self.places.append(_Place(stored, self._inflater.copy()))

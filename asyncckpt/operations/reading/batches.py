@@ -34,6 +34,12 @@ class Batch:
     cost: int = 0
     portions: int = 0
 
+    def cost_of(self, placement: Placement, extents: Iterable[Extent]) -> int:
+        """What some more extents would cost: their stored bytes, and what their frames become."""
+        frames = placement.stored.frames
+        raw = 0 if frames is None else frames.raw_bytes
+        return sum(extent.size + raw for extent in extents if extent not in self.extents)
+
     def add(self, placement: Placement, portion: ByteRange, extents: Iterable[Extent], cost: int) -> None:
         if not self.errands or self.errands[-1].placement is not placement:
             self.errands.append(Errand(placement, []))
@@ -50,10 +56,15 @@ def plan_batches(placements: Iterable[Placement], *, verify: bool, limit_bytes: 
         stored = placement.stored
         for portion in portions(stored, placement.runs, verify=verify):
             extents = needed_extents(stored, *portion)
-            cost = portion.size + sum(extent.size for extent in extents)
-            if batch.errands and (batch.cost + cost > limit_bytes or batch.portions >= _MOST_PORTIONS):
+            cost = batch.cost_of(placement, extents)
+            if (
+                batch.errands
+                and cost
+                and (batch.cost + cost > limit_bytes or batch.portions >= _MOST_PORTIONS)
+            ):
                 yield batch
                 batch = Batch()
+                cost = batch.cost_of(placement, extents)
             batch.add(placement, portion, extents, cost)
     if batch.errands:
         yield batch

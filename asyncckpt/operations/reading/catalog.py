@@ -41,14 +41,6 @@ class Catalog:
         joined = {name: tensor.metadata for name, tensor in self.joined.items()}
         self.tensors: Mapping[str, TensorMetadata] = MappingProxyType({**single, **joined})
 
-    def pieces(self, name: str) -> tuple[TensorMetadata, Sequence[StoredTensor]]:
-        """A tensor, and what is stored of it: itself, or its pieces. Raises KeyError."""
-        joined = self.joined.get(name)
-        if joined is not None:
-            return joined.metadata, joined.stored
-        stored = self.listed[name]
-        return stored.metadata, (stored,)
-
     def similar(self, name: str) -> str:
         """What to add to an error about a name that is not there."""
         last = name.rpartition(".")[2]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, fan_out, gc_paused
-from asyncckpt.errors import ChecksumMismatchError, NotEnoughMemoryError
+from asyncckpt.errors import ChecksumMismatchError
 from asyncckpt.formats.kit.decode import require_data
 from asyncckpt.formats.kit.index import Extent, StoredTensor, Vouch
 from asyncckpt.model.checksums import Buffer
@@ -22,7 +22,7 @@ from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.reading.batches import Batch, plan_batches, run_batch
 from asyncckpt.operations.reading.catalog import Catalog
 from asyncckpt.operations.reading.chunks import Job, check_job, job_batches, jobs_of, whole_jobs
-from asyncckpt.operations.reading.open_file import OpenFile, open_all
+from asyncckpt.operations.reading.open_file import OpenFile, open_all, short_of_memory
 from asyncckpt.operations.reading.placement import Nowhere, Placement
 from asyncckpt.operations.reading.plan import Part, ReadPlan, Want, plan_reads
 from asyncckpt.operations.reading.sorting import Ranged, Sorter, Work
@@ -111,17 +111,14 @@ class Fetcher:
         """Damage is told with the name of its file, once; and what to do when memory is short."""
         display = self._files[0].location.display
         try:
-            yield
+            with short_of_memory(
+                display, lambda: f"the {plan.size} bytes asked for" if plan else "this read"
+            ):
+                yield
         except ChecksumMismatchError as error:
             if error.location is None:
                 error.locate(display, "load another checkpoint")
             raise
-        except MemoryError as error:
-            size = f"the {plan.size} bytes that were asked for" if plan else "this read"
-            raise NotEnoughMemoryError(
-                f"{display}: there is not enough memory for {size}; load some of the tensors (only=), read slices, or "
-                "fill arrays that exist (into=)"
-            ) from error
 
     # -- running -----------------------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from asyncckpt._aio import WorkerThreads, fan_out
-from asyncckpt.errors import IncompleteCheckpointError, ObjectChangedError
+from asyncckpt.errors import IncompleteCheckpointError, NotEnoughMemoryError, ObjectChangedError
 from asyncckpt.formats.kit.index import DeclaredFile, FileInfo, Need
 from asyncckpt.formats.kit.steps import Steps, advance, clip
 from asyncckpt.operations.location import ObjectLocation
@@ -15,9 +16,9 @@ from asyncckpt.storage.base import ObjectReader
 
 FIRST_BYTES = 128 * 1024
 """What the first request of an open fetches: the whole header of most checkpoints."""
-_AHEAD_BYTES = 8 * 1024 * 1024
+_AHEAD_BYTES = 4 * 1024 * 1024
 """No more than this is fetched beyond what a parser asks for."""
-_KEPT_BYTES = 16 * 1024 * 1024
+_KEPT_BYTES = 8 * 1024 * 1024
 """What is kept of bytes that were read, besides the file's beginning."""
 OPENED_AT_ONCE = 8
 R = TypeVar("R")
@@ -137,6 +138,20 @@ async def parse_object(steps: Steps[R], file: OpenFile, threads: WorkerThreads) 
     while isinstance(state, Need):
         state = await threads.run(advance, steps, await file.read(*clip(state, file.size)), known)
     return state.value
+
+
+@contextmanager
+def short_of_memory(display: str, needed: Callable[[], str]) -> Iterator[None]:
+    """Python's MemoryError says nothing: here it becomes a NotEnoughMemoryError that says what to do."""
+    try:
+        yield
+    except NotEnoughMemoryError:
+        raise
+    except MemoryError as error:
+        raise NotEnoughMemoryError(
+            f"{display}: there is not enough memory for {needed()}; load some of the tensors (only=), read slices, or "
+            "fill arrays that exist (into=)"
+        ) from error
 
 
 async def open_all(files: Iterable[OpenFile]) -> None:

@@ -67,18 +67,22 @@ class ReadPlan:
 
 def plan_reads(catalog: Catalog, wants: Iterable[Want]) -> ReadPlan:
     """Raises KeyError for a tensor that is not there, MismatchError for a region or an array that does not fit."""
-    plan = ReadPlan()
-    for number, want in enumerate(wants):
-        metadata, pieces = catalog.pieces(want.name)
-        plan.wants.append(want)
-        plan.tensors.append(metadata)
-        if want.region is None and len(pieces) == 1:
-            plan.parts.append(Part(number, pieces[0]))
+    plan = ReadPlan(list(wants))
+    tensors, parts, joined, listed = plan.tensors, plan.parts, catalog.joined, catalog.listed
+    for number, want in enumerate(plan.wants):
+        pieces = joined.get(want.name)
+        if pieces is None and want.region is None:
+            stored = listed[want.name]
+            tensors.append(stored.metadata)
+            parts.append(Part(number, stored))
             continue
+        metadata = listed[want.name].metadata if pieces is None else pieces.metadata
+        tensors.append(metadata)
         selection = select(metadata.shape, _subscript(want.region, metadata))
         if want.region is not None:
             plan.selections[number] = selection
-        plan.parts += _parts(number, selection.positions, pieces)
+        held = (listed[want.name],) if pieces is None else pieces.stored
+        parts.extend(_parts(number, selection.positions, held))
     return plan
 
 

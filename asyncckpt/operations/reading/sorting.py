@@ -47,30 +47,28 @@ class Sorter:
         self._verify = verify
 
     def sort(self, plan: ReadPlan) -> Work:
+        """Raises DataAbsentError, FormatError subclasses for bytes that are there and are damaged."""
+        results: list[np.ndarray | None] = [None] * len(plan.wants)
         work = Work()
         arrays: dict[int, np.ndarray] = {}
-        views: dict[int, np.ndarray] = {}
+        any_mapped = any(file.mapped is not None for file in self._files)
         for part in plan.parts:
             number = part.want
             require_data(part.stored)
-            view = self._view(plan, part, work) if plan.wants[number].into is None else None
+            view = self._view(plan, part, work) if any_mapped else None
             if view is not None:
-                views[number] = view
+                results[number] = view
                 continue
-            if number not in arrays:
-                arrays[number] = _array_for(plan, number)
-            self._sort_part(part, arrays[number], work)
-        for number, want in enumerate(plan.wants):
-            found = views.get(number)
-            if found is None:
-                found = arrays[number] if number in arrays else _array_for(plan, number)
-                selection = plan.selections.get(number)
-                found = found if selection is None else selection.view(found)
-            if want.into is not None:
-                if want.into.dtype != found.dtype:
-                    work.copies.append((want.into, found))
-                found = want.into
-            work.results.append(found)
+            array = arrays.get(number)
+            if array is None:
+                array = arrays[number] = _array_for(plan, number)
+                results[number] = _result(plan, number, array, work)
+            self._sort_part(part, array, work)
+        for number, found in enumerate(results):
+            # Of a want without a single item no part was planned.
+            work.results.append(
+                _result(plan, number, _array_for(plan, number), work) if found is None else found
+            )
         return work
 
     def sort_bytes(self, stored: StoredTensor, run: ByteRange) -> tuple[Work, memoryview]:
@@ -88,7 +86,7 @@ class Sorter:
     def _view(self, plan: ReadPlan, part: Part, work: Work) -> np.ndarray | None:
         """A tensor, or a slice of one, that a map has as it is needs no memory of its own."""
         stored = part.stored
-        mapped = self.mapped(stored)
+        mapped = self.mapped(stored) if plan.wants[part.want].into is None else None
         if mapped is None or plan.tensors[part.want] is not stored.metadata:
             return None
         array = to_array(stored, mapped)
@@ -161,4 +159,15 @@ def _array_for(plan: ReadPlan, want: int) -> np.ndarray:
     into, selection, tensor = plan.wants[want].into, plan.selections.get(want), plan.tensors[want]
     if into is not None and into.dtype == into.dtype.newbyteorder("<"):
         return into if selection is None else selection.array(into)
-    return empty_array(tensor.dtype, plan.shape(want))
+    return empty_array(tensor.dtype, tensor.shape if selection is None else selection.shape)
+
+
+def _result(plan: ReadPlan, want: int, array: np.ndarray, work: Work) -> np.ndarray:
+    """What the caller gets for a want whose parts fill that array."""
+    into, selection = plan.wants[want].into, plan.selections.get(want)
+    found = array if selection is None else selection.view(array)
+    if into is None:
+        return found
+    if into.dtype != found.dtype:
+        work.copies.append((into, found))
+    return into

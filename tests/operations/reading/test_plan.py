@@ -228,8 +228,21 @@ async def test_a_lack_of_memory_is_told_with_what_to_do(monkeypatch: pytest.Monk
     storage = RemoteMemory()
     await asyncckpt.save({"w": np.zeros(50_000)}, (storage, "x"))
     monkeypatch.setattr("asyncckpt.operations.reading.sorting.empty_array", none_left)
-    expected = r"/x: there is not enough memory for the 400000 bytes .*only=.*into="
+    expected = r"/x: there is not enough memory for the 400000 bytes asked for.*only=.*into="
     with pytest.raises(NotEnoughMemoryError, match=expected):
         await asyncckpt.load((storage, "x"))
     assert issubclass(NotEnoughMemoryError, MemoryError)
     assert chunks.empty_array("int32", (2, 3)).shape == (2, 3)
+
+
+async def test_a_lack_of_memory_while_opening_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(*_: Any) -> Any:
+        raise MemoryError
+
+    storage = RemoteMemory()
+    await asyncckpt.save({"w": np.zeros(5)}, (storage, "x.checkpoint"))
+    monkeypatch.setattr("asyncckpt.formats.mlcp.file.MlcpFormat.parse", greedy)
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"x\.checkpoint: there is not enough memory for its header"
+    ):
+        await asyncckpt.load((storage, "x.checkpoint"))
