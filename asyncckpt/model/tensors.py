@@ -142,6 +142,12 @@ class TensorTable(Sequence[TensorMetadata]):
             self.names, self.dtypes, self.shapes, self.sizes, offsets, self.boxes, self.checksums
         )
 
+    def named(self, names: Iterable[str]) -> TensorTable:
+        """The same tensors with other names."""
+        return TensorTable(
+            list(names), self.dtypes, self.shapes, self.sizes, self.offsets, self.boxes, self.checksums
+        )
+
     def with_boxes(self, boxes: Boxes) -> TensorTable:
         return TensorTable(
             self.names, self.dtypes, self.shapes, self.sizes, self.offsets, boxes, self.checksums

@@ -1,7 +1,7 @@
 """The index of what was written, equal to the one that reading yields, without a byte being read.
 
-The tree of a large state is kept as text, and becomes objects when somebody asks for the index: whoever drops a million
-of them holds up the event loop.
+The tree of a large state and the names of its tensors are kept as text, and become objects when somebody asks for the
+index: whoever drops a million of them holds up the event loop.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,6 +29,24 @@ Describe = Callable[[CheckpointMetadata], CheckpointMetadata]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
+class PackedTensors:
+    """A table of tensors whose names are one text."""
+
+    names: str
+    name_ends: Column
+    nameless: TensorTable
+
+    @classmethod
+    def of(cls, table: TensorTable) -> PackedTensors:
+        ends = np.cumsum(np.fromiter(map(len, table.names), np.int64, len(table)))
+        return cls("".join(table.names), ends, table.named(()))
+
+    def table(self) -> TensorTable:
+        ends = [0, *self.name_ends.tolist()]
+        return self.nameless.named(self.names[start:end] for start, end in pairwise(ends))
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class IndexRecord:
     """What an index is made of. `stored` are the tensors of a stream, which says itself where they are."""
 
@@ -40,7 +59,7 @@ class IndexRecord:
     shards: tuple[int, ...]
     tree: Json
     tree_text: str | None
-    tensors: TensorTable
+    tensors: PackedTensors
     file_numbers: Column
     chunk_bytes: int
     positions: Column
@@ -67,7 +86,7 @@ class IndexRecord:
             shards=content.shards,
             tree=content.tree if small else None,
             tree_text=None if small else content.tree_text,
-            tensors=content.table().at(offsets),
+            tensors=PackedTensors.of(content.table().at(offsets)),
             file_numbers=file_numbers,
             chunk_bytes=chunking.chunk_bytes,
             positions=chunking.positions,
@@ -90,14 +109,13 @@ class IndexRecord:
         stored = self.stored
         if stored is not None and len(stored) != sum(self.shards):
             raise CheckpointError("the tensors lie in other files, too: open the checkpoint for its index")
-        metadata = self._metadata(
-            self.tensors if stored is None else tuple(tensor.metadata for tensor in stored)
-        )
+        table = self.tensors.table()
+        metadata = self._metadata(table if stored is None else tuple(tensor.metadata for tensor in stored))
         return Index(
             format=self.format,
             version=self.version,
             metadata=metadata,
-            tensors=self._stored(metadata) if stored is None else stored,
+            tensors=self._stored(metadata, table) if stored is None else stored,
             tree=self.tree if self.tree_text is None else load_json(self.tree_text.encode(), "the tree"),
             files=self.files,
             header_extents=self.header_extents,
@@ -114,11 +132,11 @@ class IndexRecord:
         metadata = with_shards(decode_metadata(load_json(text.encode(), "the metadata")), groups)
         return metadata if self.describe is None else self.describe(metadata)
 
-    def _stored(self, metadata: CheckpointMetadata) -> StoredTable:
+    def _stored(self, metadata: CheckpointMetadata, table: TensorTable) -> StoredTable:
         listed = TensorTable.joined(shard.tensors for shard in metadata.shards)
         return StoredTable(
-            listed.with_boxes(self.tensors.boxes),
-            self.tensors.offsets,
+            listed.with_boxes(table.boxes),
+            table.offsets,
             self.file_numbers,
             self.checksums,
             self.positions,

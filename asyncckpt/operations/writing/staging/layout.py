@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncckpt.model.boxes import Shape
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
 from asyncckpt.model.tensors import Column, TensorTable, sizes_column
 from asyncckpt.operations.writing.source import ALIGNMENT
@@ -41,6 +42,7 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
     thread.
     """
     names: dict[np.dtype[Any], str] = {}
+    known_shapes: dict[Shape, Shape] = {}
     dtypes, shapes, sizes, normal, shared = [], [], [], [], []
     for name, given in (arrays | payloads).items():
         array = given
@@ -52,7 +54,8 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
             dtype = names[array.dtype] = dtype_name(array.dtype)
             ours = ours or not np.may_share_memory(array, given)
         dtypes.append(dtype)
-        shapes.append(array.shape)
+        # One tuple for each different shape: very many small objects take long to be let go of.
+        shapes.append(known_shapes.setdefault(array.shape, array.shape))
         sizes.append(array.nbytes)
         normal.append(array)
         shared.append(not ours)
