@@ -19,7 +19,7 @@ from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.listing import PAGE_OBJECTS, Page
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import PartLedger
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024
 

@@ -15,8 +15,8 @@ import aiofiles.tempfile
 from asyncckpt._aio import run_in_thread, run_shielded
 from asyncckpt.errors import StorageError
 from asyncckpt.model.buffers import Buffer, as_bytes, total_bytes
-from asyncckpt.storage.objects import ObjectInfo, ObjectWriter
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import ObjectInfo, ObjectWriter, PartLedger
+from asyncckpt.storage.os_errors import storage_errors
 from asyncckpt.storage.settle import CLEANUP_TIMEOUT, COMMIT_TIMEOUT, finish_shielded
 
 T = TypeVar("T")
@@ -124,9 +124,6 @@ class Spool:
         return self._file
 
     async def _to_end(self, call: Coroutine[Any, Any, T], size: int = 0) -> T:
-        # Here, because the storage of local disks stands on this module.
-        from asyncckpt.storage.local.errors import storage_errors
-
         timeout = COMMIT_TIMEOUT + size / _SLOWEST_BYTES_PER_SECOND
         with storage_errors(self._what):
             async with self._turn:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import RangeError
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import PartLedger
 
 
 @given(st.integers(1, 50), st.integers(0, 400), st.randoms())

@@ -33,7 +33,7 @@ from asyncckpt.storage.gcs.writer import GcsWriter, crc32c_off_loop
 from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.http.messages import parsed_date
 from asyncckpt.storage.listing import Page
-from asyncckpt.storage.parts import PART_BYTES
+from asyncckpt.storage.objects import PART_BYTES
 from asyncckpt.storage.retry import Retries, RetryPolicy
 from asyncckpt.storage.settle import LostWrite
 

@@ -28,7 +28,7 @@ from asyncckpt.storage.gcs.client import Answer, GcsClient
 from asyncckpt.storage.gcs.errors import NotSentError
 from asyncckpt.storage.gcs.resources import encode_crc32c, info_of
 from asyncckpt.storage.gcs.sessions import GONE, ResumableSession, SessionGoneError, persisted_bytes
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import PartLedger
 from asyncckpt.storage.retry import Retries
 from asyncckpt.storage.settle import LostWrite
 

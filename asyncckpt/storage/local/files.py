@@ -23,7 +23,6 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.local import kernel
-from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.folders import (
     MadeFolders,
     open_or_create,
@@ -35,6 +34,7 @@ from asyncckpt.storage.local.folders import (
 from asyncckpt.storage.local.objects import info_of, keep_write_id, open_object
 from asyncckpt.storage.local.vectors import batches, rest
 from asyncckpt.storage.objects import ObjectInfo
+from asyncckpt.storage.os_errors import storage_errors
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_COPY = frozenset(

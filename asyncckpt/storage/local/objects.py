@@ -21,7 +21,6 @@ from asyncckpt.errors import (
 )
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.keys import validate_key
-from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.folders import (
     MadeFolders,
     is_temp_name,
@@ -31,6 +30,7 @@ from asyncckpt.storage.local.folders import (
     sync_folder,
     temp_name,
 )
+from asyncckpt.storage.os_errors import storage_errors
 
 _WRITE_ID = "user.asyncckpt.write-id"
 # Without O_NONBLOCK the open of a named pipe would wait for somebody to write into it.

@@ -16,9 +16,9 @@ from asyncckpt.errors import ObjectChangedError, StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.landing import Buffers
-from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.objects import info_of, open_descriptor, version_of, write_id_of
 from asyncckpt.storage.local.vectors import batches, rest
+from asyncckpt.storage.os_errors import storage_errors
 
 _PIECE_BYTES = 16 * 1024 * 1024
 # Padding between neighbours is read along; beyond this another call is cheaper.

@@ -30,7 +30,7 @@ from asyncckpt.storage.local.folders import MadeFolders
 from asyncckpt.storage.local.objects import delete_object, stat_object, time_of_new_file, walk
 from asyncckpt.storage.local.reader import LocalReader
 from asyncckpt.storage.local.writer import LocalWriter
-from asyncckpt.storage.parts import PART_BYTES
+from asyncckpt.storage.objects import PART_BYTES
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

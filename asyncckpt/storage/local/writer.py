@@ -9,7 +9,7 @@ from asyncckpt._aio import WorkerThreads, run_in_thread
 from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
 from asyncckpt.storage.local.files import UnpublishedFile
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import PartLedger
 
 
 class LocalWriter(ObjectWriter):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncckpt.errors import StorageError
 from asyncckpt.model.ranges import MergedRange
-from asyncckpt.storage.parts import PART_BYTES
+from asyncckpt.storage.objects import PART_BYTES
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB

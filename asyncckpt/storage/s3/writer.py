@@ -21,7 +21,7 @@ from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.http.errors import NEVER_SENT, UNTOLD
-from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.objects import PartLedger
 from asyncckpt.storage.s3.answers import required
 from asyncckpt.storage.s3.cleanup import remove_lost_uploads, remove_upload
 from asyncckpt.storage.s3.errors import UploadGoneError

@@ -25,8 +25,8 @@ from asyncckpt.errors import (
 from asyncckpt.formats.base import content_of
 from asyncckpt.formats.kit.index import FileInfo
 from asyncckpt.formats.kit.plan import StreamPlan
+from asyncckpt.formats.metagraph import bundle as bundle_reader
 from asyncckpt.formats.metagraph import codec as metagraph_codec
-from asyncckpt.formats.metagraph import read as bundle_reader
 from asyncckpt.formats.metagraph.codec import Codec
 from asyncckpt.formats.metagraph.hashing import hash_of
 from asyncckpt.formats.metagraph.header import Section, SectionType

@@ -36,10 +36,9 @@ async def read(operation: str, path: Path, memory_bytes: int) -> None:
     elif operation == "convert":
         target = path.with_suffix(".converted")
         await asyncckpt.convert(
-            path,
+            asyncckpt.at(path, format=format),
             target,
             to="mlcp",
-            source_format=format,
             memory_bytes=memory_bytes,
             allow_loss=True,
             overwrite=True,

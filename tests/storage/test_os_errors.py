@@ -23,7 +23,7 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.storage.local import LocalStorage, kernel
-from asyncckpt.storage.local.errors import translated
+from asyncckpt.storage.os_errors import translated
 from asyncckpt.testing.storage.calls import call
 from tests.disks import files_in, largest_file
 
