@@ -27,7 +27,7 @@ from tests.storage.odd_answers import (
 )
 from tests.storage.scripted_server import Handler, ScriptedServer, read_request
 
-RIGHT = {("delete", "no content")}
+RIGHT = {("delete", "no content"), ("delete many", "no content")}
 OBJECT = {"name": "p/k", "size": "3", "generation": "1"}
 
 
