@@ -14,7 +14,7 @@ from asyncckpt.formats.kit.encode import render
 from asyncckpt.formats.kit.index import Extent, FileInfo, Index, ParseSteps, Seal
 from asyncckpt.formats.kit.plan import AnyPlan, Content
 from asyncckpt.formats.kit.steps import parse_bytes
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.dtype import as_bytes_view
 from asyncckpt.model.metadata import CheckpointMetadata, ShardMetadata
 from asyncckpt.model.shard import ShardData

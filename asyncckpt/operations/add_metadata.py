@@ -19,7 +19,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
 from asyncckpt.operations.reading.files import find_leader
 from asyncckpt.operations.reading.open_file import FIRST_BYTES, OpenFile, parse_object

@@ -15,7 +15,8 @@ from asyncckpt.errors import MismatchError
 from asyncckpt.formats.base import ICheckpointFormat, refuse_losses
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.plan import Content
-from asyncckpt.model.checksums import Buffer, Checksums
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.metadata import TensorMetadata
 from asyncckpt.model.state.prune import prune
 from asyncckpt.model.state.tree import check_tree, with_values

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.strict_json import json_pieces
-from asyncckpt.model.checksums import Buffer, chunk_checksums
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import chunk_checksums
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.payloads import Payload, encode_payload, is_payload
 from asyncckpt.model.state.plain import decode_plain, encode_plain

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from asyncckpt.arguments import Called, checked
 from asyncckpt.errors import InvalidArgumentError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.factory import open_location
 from asyncckpt.storage.keys import validate_key

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from asyncckpt.errors import FormatError, LayoutError
 from asyncckpt.formats.kit.decode import compare_chunk
 from asyncckpt.formats.kit.index import StoredTensor
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32c
 
 
 class PassingTensor:

@@ -24,7 +24,7 @@ from asyncckpt.formats.registry import format_names, get_format
 from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.formats.sdz.format import SdzFormat
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from fuzz.files import Siblings
 from fuzz.seeds import MOMENT, files_of, metadata, states
 from tests.formats.attacks import mutations

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncckpt
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.operations.convert import convert, migrate
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.memory import MemoryStorage

@@ -13,7 +13,7 @@ import pytest
 
 import asyncckpt
 from asyncckpt.errors import UnavailableError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff

@@ -8,7 +8,8 @@ import numpy as np
 
 from asyncckpt.errors import ChecksumMismatchError, DataAbsentError, LayoutError
 from asyncckpt.formats.kit.index import Extent, Frames, StoredTensor
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32c
 from asyncckpt.model.dtype import array_from
 
 Fetch = Callable[[Extent], Buffer]

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.parallel import map_in_order
-from asyncckpt.model.checksums import Buffer, crc32
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32
 
 _RAW = -zlib.MAX_WBITS
 EMPTY_STREAM = b"\x03\x00"

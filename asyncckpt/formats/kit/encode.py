@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.formats.kit.plan import AnyPlan, Digests, FilePlan, Payload, StreamPlan, TensorBytes
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking, crc32_combine, crc32c, crc32c_combine
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums, Chunking, crc32_combine, crc32c, crc32c_combine
 from asyncckpt.model.checksums import crc32 as crc32_of
 
 _HASH_AGAIN_BELOW = 16 * 1024

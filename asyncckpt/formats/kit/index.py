@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from asyncckpt.errors import TruncatedError
-from asyncckpt.model.checksums import Buffer, Checksums
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 
 Algorithm = Literal["crc32", "crc32c", "sha256", "blake3"]

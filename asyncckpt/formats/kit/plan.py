@@ -17,7 +17,8 @@ import numpy as np
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.strict_json import dump_json
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.tensors import Column, TensorTable, joined_spans, lay_out_sizes

@@ -15,7 +15,7 @@ from typing import Any
 from asyncckpt.errors import DecryptionError, LayoutError, LimitExceededError
 from asyncckpt.formats.metagraph.hashing import require
 from asyncckpt.formats.metagraph.header import Flag, Section, SectionType
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 
 RandomBytes = Callable[[int], bytes]
 KEY_BYTES = 32

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from asyncckpt.errors import MissingExtraError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 
 HASH_BYTES = 32
 ID_BYTES = 16

@@ -29,7 +29,7 @@ from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
 from asyncckpt.formats.metagraph.hashing import hash_of, new_hasher
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
 from asyncckpt.formats.metagraph.records import Entry, Frame, Node
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 NAME = "metagraph"

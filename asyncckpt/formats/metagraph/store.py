@@ -17,7 +17,8 @@ from asyncckpt.formats.kit.plan import Payload, TensorBytes, aligned
 from asyncckpt.formats.metagraph.codec import Codec, RandomBytes
 from asyncckpt.formats.metagraph.hashing import hash_of, new_hasher
 from asyncckpt.formats.metagraph.records import Entry, Frame
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums, Chunking
 
 ALIGNMENT = 64
 _PIECE_BYTES = 4 * 1024 * 1024

@@ -37,7 +37,8 @@ from asyncckpt.formats.mldf.header import (
     cell_of,
 )
 from asyncckpt.formats.mldf.schema import Field, array_arguments, array_of, sized
-from asyncckpt.model.checksums import Buffer, crc32
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32
 from asyncckpt.model.dtype import array_from, as_bytes_view, dtype_name, numpy_dtype
 
 ARRAY_ALIGNMENT = 64

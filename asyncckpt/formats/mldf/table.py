@@ -26,7 +26,8 @@ from asyncckpt.formats.mldf.header import (
     cell_of,
 )
 from asyncckpt.formats.mldf.schema import OWN_FIELDS, SCHEMA_FIELD, Field, encode_fields
-from asyncckpt.model.checksums import Buffer, crc32
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32
 
 
 class TableDraft:

@@ -16,7 +16,7 @@ from asyncckpt.formats.kit.index import Extent, Frames, Need, StoredTensor
 from asyncckpt.formats.sdnb.graph.read import ARRAY, DTYPES_BY_CODE, TEXT_CODES, FlatArray, Graph
 from asyncckpt.formats.sdnb.header import Header
 from asyncckpt.formats.sdnb.java_manifest import ArrayRange
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.dtype import item_size
 from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import TensorMetadata

@@ -19,7 +19,7 @@ from asyncckpt.formats.kit.zip import ZipEntry, ZipLimits
 from asyncckpt.formats.sdz.frames import FrameSizes
 from asyncckpt.formats.sdz.seal import entry_digest
 from asyncckpt.formats.sdz.streamed import Stream
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 
 Reading = Generator[Need, memoryview, memoryview]
 Placing = Generator[Need, memoryview, StoredTensor]

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from asyncckpt.errors import ChecksumMismatchError, LayoutError
 from asyncckpt.formats.kit.index import Extent, Need, need_exactly
 from asyncckpt.formats.kit.zip import ZipEntry, ZipLimits
-from asyncckpt.model.checksums import Buffer, crc32
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32
 
 _RAW = -zlib.MAX_WBITS
 _PIECE_BYTES = 2 << 20

@@ -25,7 +25,8 @@ from asyncckpt.formats.kit.zip import DEFLATED, DESCRIPTOR_FLAG, STORED, ZipEntr
 from asyncckpt.formats.sdnb.header import ALIGNMENT
 from asyncckpt.formats.sdz.frames import encode_record
 from asyncckpt.formats.sdz.seal import entry_header, entry_trailer, sealed_directory
-from asyncckpt.model.checksums import Buffer, crc32, crc32_combine, crc32_of_region, crc32c
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32, crc32_combine, crc32_of_region, crc32c
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.tensors import TensorTable

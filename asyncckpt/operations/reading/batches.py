@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from asyncckpt.formats.kit.decode import Decoder, check_chunk, needed_extents
 from asyncckpt.formats.kit.index import Extent
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.reading.placement import Placement
 from asyncckpt.operations.reading.runs import portions

@@ -17,7 +17,7 @@ from asyncckpt._aio import ByteBudget, WorkerThreads, dismantle, fan_out, gc_pau
 from asyncckpt.errors import ChecksumMismatchError
 from asyncckpt.formats.kit.decode import require_data
 from asyncckpt.formats.kit.index import Extent, StoredTensor, Vouch
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.reading.batches import Batch, plan_batches, run_batch
 from asyncckpt.operations.reading.catalog import Catalog

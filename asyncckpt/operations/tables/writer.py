@@ -19,7 +19,8 @@ from asyncckpt.errors import InvalidArgumentError, LayoutError, NotRepresentable
 from asyncckpt.formats.mldf.header import HEADER_END, PAGE_BYTES, allocations, encode_allocations
 from asyncckpt.formats.mldf.schema import Field
 from asyncckpt.formats.mldf.table import TableDraft, structure_crc32_start
-from asyncckpt.model.checksums import Buffer, crc32, crc32c
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32, crc32c
 from asyncckpt.operations.location import Location, StorageOptions, resolve
 from asyncckpt.operations.writing.head_last import PART_BYTES, PIECE_BYTES, HeadLast, new_spool
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncckpt.formats.kit.plan import FilePlan, Payloads
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.tensors import Column
 
 _ZEROS = memoryview(bytes(1024 * 1024))

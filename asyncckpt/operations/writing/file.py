@@ -14,7 +14,7 @@ from asyncckpt._aio import gc_paused
 from asyncckpt.formats.kit.encode import ChunkDigests, format_digest
 from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.formats.kit.plan import AnyPlan, Digests, FilePlan, StreamPlan
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.operations.location import ObjectLocation
 from asyncckpt.operations.runtime import run_inline_or_threaded
 from asyncckpt.operations.writing import hashing

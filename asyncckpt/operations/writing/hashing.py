@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from asyncckpt.formats.kit.encode import ChunkDigests
-from asyncckpt.model.checksums import Buffer, crc32c, crc32c_of_zeros
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32c, crc32c_of_zeros
 from asyncckpt.operations.writing.cutting import Piece, Run, Span, zeros
 from asyncckpt.operations.writing.source import RunBytes, TensorSource
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 
 PART_BYTES = 16 * 1024 * 1024
 """The size of a part where the size of the file is not known."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from asyncckpt._aio import dismantle, fan_out, gc_paused
 from asyncckpt.formats.kit.encode import ChunkDigests, format_digest
 from asyncckpt.formats.kit.plan import Digests, FilePlan, Payload, TensorBytes
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.operations.runtime import run_inline_or_threaded
 from asyncckpt.operations.writing import hashing
 from asyncckpt.operations.writing.cutting import PartCutter, Piece, Run

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncckpt.model.checksums import Buffer, Checksums
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums
 from asyncckpt.model.tensors import Column
 from asyncckpt.operations.writing.cutting import Run, zeros
 

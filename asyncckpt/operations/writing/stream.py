@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from asyncckpt._aio import run_shielded
 from asyncckpt.formats.kit.plan import StreamPlan
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.operations.writing.head_last import PART_BYTES, HeadLast
 from asyncckpt.operations.writing.session import FileWriting
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectWriter

@@ -15,7 +15,8 @@ from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Extent, FileInfo, Frames, Index, ParseSteps, StoredTensor
 from asyncckpt.formats.kit.plan import AnyPlan, Content
 from asyncckpt.model.boxes import Box
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32c
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, TensorMetadata
 from asyncckpt.operations.reading.catalog import piece_name

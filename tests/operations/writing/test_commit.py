@@ -18,7 +18,7 @@ from asyncckpt.cancellation import cancel_scope
 from asyncckpt.formats.mlcp.file import MlcpFormat
 from asyncckpt.formats.safetensors.set import HuggingFaceSetFormat
 from asyncckpt.formats.sdnb.format import SdnbFormat
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.metadata import now
 from asyncckpt.operations.location import Location, ObjectLocation
 from asyncckpt.operations.runtime import Meter, Operation

@@ -24,7 +24,8 @@ from asyncckpt.formats.kit.block.text import Block, BlockTemplate
 from asyncckpt.formats.kit.index import Extent, Index, RegionDigest, Seal, StoredTensor
 from asyncckpt.formats.kit.plan import Describe, Digests, FilePlan, Payload, Payloads, TensorBytes, spans_of
 from asyncckpt.formats.kit.table import StoredTable
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.tensors import joined_spans

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from asyncckpt.model.checksums import Buffer, crc32c, crc32c_of_zeros
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import crc32c, crc32c_of_zeros
 
 
 def with_header_crc(

@@ -34,7 +34,8 @@ from asyncckpt.formats.kit.block.seal import outside_crc32c
 from asyncckpt.formats.kit.plan import Content
 from asyncckpt.formats.kit.strict_json import dump_json, load_json
 from asyncckpt.model.boxes import Shape
-from asyncckpt.model.checksums import Buffer, Checksums, Chunking
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 BLOCK_VERSION = 1
