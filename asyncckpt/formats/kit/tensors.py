@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 
@@ -17,7 +18,8 @@ from asyncckpt.model.tensors import TensorTable, sizes_column
 MAX_RANK = 64
 _MAX_INT = 1 << 63
 _MEMBERS = itemgetter("name", "shape", "dataType", "offset", "size")
-_STRING, _INTEGERS, _KNOWN_TYPES = frozenset({str}), frozenset({int}), frozenset({str, int})
+_STRING, _INTEGERS, _LIST = frozenset({str}), frozenset({int}), frozenset({list})
+_KNOWN_TYPES = frozenset({str, int})
 
 DTYPE_NUMBERS = {
     "float16": 0,
@@ -87,10 +89,10 @@ def decode_tensors(values: list[Json]) -> TensorTable:
         names, shapes, types, offsets, sizes = (
             zip(*map(_MEMBERS, values), strict=True) if values else [()] * 5
         )
-        columns = [list(names), list(map(tuple, shapes)), list(types), list(offsets), list(sizes)]
     except (KeyError, TypeError):
-        columns = []
-    table = _decode_columns(*columns) if columns else None
+        table = None
+    else:
+        table = _decode_columns(list(names), list(shapes), list(types), list(offsets), list(sizes))
     if table is None:
         # Something is wrong, or rare, with at least one of them.
         return TensorTable.of([_decode_tensor(value) for value in _drained(values)])
@@ -99,15 +101,19 @@ def decode_tensors(values: list[Json]) -> TensorTable:
 
 
 def _decode_columns(
-    names: list[Json], shapes: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
+    names: list[Json], lists: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
 ) -> TensorTable | None:
     """The tensors, where all columns are what they should be."""
-    if not _STRING.issuperset(map(type, names)) or not _INTEGERS.issuperset(map(type, (*offsets, *sizes))):
+    if not _LIST.issuperset(map(type, lists)) or not _STRING.issuperset(map(type, names)):
+        return None
+    # Every one of them: for a dict, [true] and [1.0] are the same as a [1] that came before.
+    if not _INTEGERS.issuperset(map(type, chain(offsets, sizes, chain.from_iterable(lists)))):
         return None
     if not _KNOWN_TYPES.issuperset(map(type, types)) or not all(0 <= n < _MAX_INT for n in offsets):
         return None
+    shapes = list(map(tuple, lists))
     kinds = set(zip(types, shapes, strict=True))
-    if not all(type(n) is int and 0 <= n < _MAX_INT for _, shape in kinds for n in shape):
+    if not all(0 <= n < _MAX_INT for _, shape in kinds for n in shape):
         return None
     dtypes = {value: _decode_dtype(value, names[types.index(value)]) for value in set(types)}
     known = {shape: shape for _, shape in kinds}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 
@@ -41,7 +42,7 @@ _DTYPES = {
 TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
 _RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
 _ENTRY = itemgetter("dtype", "shape", "data_offsets")
-_INTEGERS = frozenset({int})
+_INTEGERS, _LIST = frozenset({int}), frozenset({list})
 _PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
@@ -114,10 +115,14 @@ def _decode_columns(members: dict[str, Json], data_start: int) -> TensorTable | 
         dtypes = {tag: _DTYPES[tag] for tag in set(tags)}
     except (KeyError, TypeError, ValueError):
         return None
-    if not _INTEGERS.issuperset(map(type, (*starts, *ends))) or not all(map(is_unicode, names)):
+    # Every one of them: for a dict, [true] and [1.0] are the same as a [1] that came before.
+    numbers = chain(starts, ends, chain.from_iterable(shapes))
+    if not _INTEGERS.issuperset(map(type, numbers)) or not _LIST.issuperset(map(type, shapes)):
+        return None
+    if not all(map(is_unicode, names)):
         return None
     for shape in distinct.values():
-        if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+        if len(shape) > MAX_RANK or not all(0 <= n < 1 << 63 for n in shape):
             return None
     sizes = {kind: byte_size(dtypes[kind[0]], kind[1]) for kind in distinct}
     found = [sizes[kind] for kind in kinds]
