@@ -1,4 +1,4 @@
-"""`save` and `load` for synchronous code: each call runs an event loop of its own until it is done.
+"""`save`, `load` and `verify` for synchronous code: each call runs an event loop of its own until it is done.
 
 Not for use inside a running loop, where the coroutines themselves are at hand.
 """
@@ -15,6 +15,8 @@ from asyncckpt.operations.save import SaveResult
 from asyncckpt.operations.save import save as _save
 from asyncckpt.operations.verify import VerifyReport
 from asyncckpt.operations.verify import verify as _verify
+
+__all__ = ["load", "save", "verify"]
 
 T = TypeVar("T")
 

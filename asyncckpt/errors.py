@@ -14,10 +14,11 @@
     │   ├── StorageTimeoutError      (TimeoutError)        try later
     │   ├── UnavailableError         (ConnectionError)     try later, or fix the endpoint
     │   ├── OutcomeUnknownError                            look whether the write id arrived
+    │   ├── DeleteFailuresError                            delete those that it names again
     │   ├── UnsupportedOperationError                      this storage can't promise that
     │   └── InvalidKeyError          (ValueError)          fix the key
     ├── FormatError                  (ValueError)  the bytes are not what they should be
-    │   ├── UnknownFormatError                             name the format, or it is no checkpoint
+    │   ├── UnknownFormatError                             name the format, or it is not a checkpoint
     │   ├── UnsupportedVersionError                        upgrade, or migrate the file
     │   ├── UnsupportedDtypeError                          choose another format or dtype
     │   ├── TruncatedError                                 the file is cut: use another one
@@ -30,20 +31,21 @@
     │   ├── SignatureError                                 the signature is missing or wrong
     │   └── MissingBaseError                               give the base of the delta
     ├── CheckpointError              the checkpoint as a whole
-    │   ├── CheckpointNotFoundError  (FileNotFoundError)
-    │   ├── CheckpointExistsError    (FileExistsError)
-    │   ├── IncompleteCheckpointError
-    │   ├── ConflictError
-    │   ├── TensorNotFoundError      (KeyError)
+    │   ├── CheckpointNotFoundError  (FileNotFoundError)   check the location
+    │   ├── CheckpointExistsError    (FileExistsError)     choose another name, or overwrite
+    │   ├── IncompleteCheckpointError                      find the file that is missing
+    │   ├── TensorNotFoundError      (KeyError)            check the name
     │   ├── MismatchError            (ValueError)          state and checkpoint do not fit
-    │   ├── ShardFailuresError
-    │   └── UnsupportedStateError    (TypeError)
+    │   ├── NotEnoughMemoryError     (MemoryError)         load less at once, or into arrays that exist
+    │   └── UnsupportedStateError    (TypeError)           leave it out, or convert it first
     ├── InvalidArgumentError         (ValueError, TypeError)  fix the call
     ├── MissingExtraError            (ImportError)         the message has the pip line
     └── OperationCancelledError      a cancellation token fired
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class AsyncCkptError(Exception):
@@ -118,6 +120,14 @@ class OutcomeUnknownError(StorageError):
     def __init__(self, message: str, *, write_id: str) -> None:
         super().__init__(message)
         self.write_id = write_id
+
+
+class DeleteFailuresError(StorageError):
+    """Some of many objects could not be deleted; `failures` has the error of each, by its key."""
+
+    def __init__(self, message: str, *, failures: dict[str, StorageError]) -> None:
+        super().__init__(message)
+        self.failures = failures
 
 
 class UnsupportedOperationError(StorageError):
@@ -222,10 +232,6 @@ class IncompleteCheckpointError(CheckpointError):
     """Some files of the checkpoint are missing."""
 
 
-class ConflictError(CheckpointError):
-    """Another writer committed first."""
-
-
 class TensorNotFoundError(CheckpointError, KeyError):
     """The checkpoint has no tensor of that name."""
 
@@ -234,12 +240,12 @@ class MismatchError(CheckpointError, ValueError):
     """The state that was given and the checkpoint do not fit together."""
 
 
-class ShardFailuresError(CheckpointError):
-    """One or more shards failed; `causes` has the first error of each."""
+class NotEnoughMemoryError(CheckpointError, MemoryError):
+    """What was to be read does not fit into this process's memory."""
 
-    def __init__(self, message: str, *, causes: tuple[BaseException, ...] = ()) -> None:
-        super().__init__(message)
-        self.causes = causes
+    def __new__(cls, *args: object) -> Self:
+        # MemoryError's own is meant for itself alone, and would be found first.
+        return Exception.__new__(cls, *args)
 
 
 class UnsupportedStateError(CheckpointError, TypeError):

@@ -1,4 +1,4 @@
-"""A run's results as tables for the terminal and for the docs, and as JSON."""
+"""A run's results as tables for the terminal and for the docs, and as JSON, from which they can be made again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
-from benchmarks.rounds import Result
+from benchmarks.rounds import Result, Spread
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 _BEGIN, _END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
 _PACKAGES = ("numpy", "torch", "s3fs", "obstore", "safetensors", "crc32c")
+
+
+def this_machine() -> dict[str, str]:
+    """What the numbers were measured with; nothing that names the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "description": f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}",
+        **{package: version(package) for package in _PACKAGES},
+    }
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,19 @@ class Run:
     goals: Sequence[Figure]
     figures: Sequence[Figure]
     formats: Mapping[str, Sequence[Figure]]
+    machine: Mapping[str, str] = field(default_factory=this_machine)
+
+    @classmethod
+    def read(cls, path: Path = RESULTS) -> Run:
+        """The run that was written last."""
+        values = json.loads(path.read_text())
+        return cls(
+            **{name: values[name] for name in ("when", "seconds", "rounds", "machine")},
+            results=[_read_result(result) for result in values["results"]],
+            goals=[_read_figure(figure) for figure in values["goals"]],
+            figures=[_read_figure(figure) for figure in values["figures"]],
+            formats={title: [_read_figure(f) for f in found] for title, found in values["formats"].items()},
+        )
 
     def write(self, path: Path = RESULTS) -> None:
         """Write the JSON."""
@@ -42,7 +65,7 @@ class Run:
             "when": self.when,
             "seconds": round(self.seconds),
             "rounds": self.rounds,
-            "machine": machine(),
+            "machine": dict(self.machine),
             "results": [_rounded(asdict(result)) for result in self.results],
             "goals": [_figure(figure) for figure in self.goals],
             "figures": [_figure(figure) for figure in self.figures],
@@ -58,7 +81,7 @@ class Run:
 
     def markdown(self) -> str:
         """The same tables for the docs."""
-        lines = [f"Of {self.when}, {self.rounds} timed rounds, {machine()['description']}.", ""]
+        lines = [f"Of {self.when}, {self.rounds} timed rounds, {self.machine['description']}.", ""]
         for title, header, rows in self._tables():
             lines += [f"### {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
             lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
@@ -76,12 +99,16 @@ class Run:
 
 def write_document(run: Run, path: Path = DOCUMENT) -> None:
     """Replace the results in the docs page. Raises ValueError when it has no place for them."""
-    text = path.read_text()
-    before, begin, rest = text.partition(_BEGIN)
+    path.write_text(with_results(path.read_text(), run.markdown()))
+
+
+def with_results(page: str, results: str) -> str:
+    """The page with other results between its marks. Raises ValueError when it has none."""
+    before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{path.name} lacks the lines between which the results go")
-    path.write_text(f"{before}{_BEGIN}\n\n{run.markdown()}\n{_END}{after}")
+        raise ValueError("the page lacks the lines between which the results go")
+    return f"{before}{_BEGIN}\n\n{results}\n{_END}{after}"
 
 
 _RESULT_HEADER = [
@@ -147,18 +174,16 @@ def render(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(line.rstrip() for line in [lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def machine() -> dict[str, str]:
-    """What the numbers were measured with; nothing that names the machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "description": f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}",
-        **{package: version(package) for package in _PACKAGES},
-    }
-
-
 def _figure(figure: Figure) -> dict[str, Any]:
     return _rounded({**asdict(figure), "met": figure.met})
+
+
+def _read_figure(values: dict[str, Any]) -> Figure:
+    return Figure(**{name: value for name, value in values.items() if name != "met"})
+
+
+def _read_result(values: dict[str, Any]) -> Result:
+    return Result(**{**values, "megabytes_per_second": Spread(**values["megabytes_per_second"])})
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from benchmarks.contenders.base import Contender
 from benchmarks.figures import Figure
 from benchmarks.goals import check_goals
 from benchmarks.picture import write_picture
+from benchmarks.readme import write_readme
 from benchmarks.report import Run, write_document
 from benchmarks.rounds import Result, run_rounds
 from benchmarks.scenarios.cancelling import time_cancels
@@ -146,7 +147,9 @@ async def run_suite(choice: Choice) -> int:
     print(run.text())
     if choice.write:
         run.write()
-        write_document(run)
+        written = Run.read()  # rounded as in the file, so that the pages can be made from it again
+        write_document(written)
+        write_readme(written)
         write_picture(suite.results, suite.large.name)
     _say(f"done in {run.seconds:.0f} s")
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
+import os
 import sys
 import tempfile
 import time
@@ -17,11 +17,10 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiofiles
 import numpy as np
 
 import asyncckpt
-from asyncckpt.cli.output import human_size, print_table, progress_bar
-from asyncckpt.progress import ProgressCallback
 
 LAYERS = 16
 NAME = "step-001200.checkpoint"
@@ -29,7 +28,8 @@ COLOURS = {"title": "1;36", "good": "32", "bad": "31", "dim": "2"}
 
 
 def paint(text: str, colour: str) -> str:
-    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if sys.stdout.isatty() else text
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if wanted else text
 
 
 def title(number: int, text: str) -> None:
@@ -68,26 +68,38 @@ async def heartbeat(every: float = 0.005) -> AsyncIterator[list[float]]:
         await asyncio.wait([task])
 
 
-@contextmanager
-def shown_progress() -> Iterator[ProgressCallback]:
-    """A bar on a terminal; elsewhere, in CI for one, a line for every quarter."""
-    quarter = 0
+class Shown:
+    """Progress as a bar on a terminal; elsewhere, in CI for one, as a line for every quarter."""
 
-    def print_quarters(event: asyncckpt.ProgressEvent) -> None:
-        nonlocal quarter
-        reached = 4 * event.bytes_done // event.bytes_total if event.bytes_total else 0
-        if reached > quarter:
-            quarter = reached
-            say(f"{quarter * 25:3} %  {human_size(event.bytes_done)}", "dim")
+    cells = 28
 
-    with progress_bar() as bar:
-        yield bar or print_quarters
+    def __init__(self) -> None:
+        self._quarter = 0
+
+    def __call__(self, event: asyncckpt.ProgressEvent) -> None:
+        if not event.bytes_total:
+            return
+        share = event.bytes_done / event.bytes_total
+        if sys.stdout.isatty():
+            bar = "█" * int(share * self.cells)
+            print(
+                f"\r   {bar:░<{self.cells}} {share:4.0%}",
+                end="\n" if event.phase is asyncckpt.Phase.DONE else "",
+                flush=True,
+            )
+        elif int(4 * share) > self._quarter:
+            self._quarter = int(4 * share)
+            say(f"{self._quarter * 25:3} %  {mebibytes(event.bytes_done)}", "dim")
 
 
-def make_state(mebibytes: int) -> dict[str, Any]:
+def mebibytes(count: float) -> str:
+    return f"{count / 2**20:,.1f} MiB"
+
+
+def make_state(size: int) -> dict[str, Any]:
     """Weights and optimizer moments, and the plain values that belong to a training run."""
     rng = np.random.default_rng(0)
-    rows = max(1, mebibytes * 1024 * 1024 // (4 * 1024 * LAYERS * 2))
+    rows = max(1, size * 1024 * 1024 // (4 * 1024 * LAYERS * 2))
 
     def matrices() -> dict[str, np.ndarray]:
         return {f"layers.{i}.weight": rng.random((rows, 1024), np.float32) for i in range(LAYERS)}
@@ -109,13 +121,13 @@ def show_folder(folder: Path) -> None:
 async def save_it(state: dict[str, Any], folder: Path) -> None:
     title(1, "Save a state, while the event loop goes on with its work")
     async with heartbeat() as gaps:
-        with stopwatch() as seconds, shown_progress() as show:
+        with stopwatch() as seconds:
             result = await asyncckpt.save(
-                state, folder / NAME, metadata={"run": "demo", "loss": 2.31}, progress=show
+                state, folder / NAME, metadata={"run": "demo", "loss": 2.31}, progress=Shown()
             )
-    speed = human_size(result.size / seconds[0])
+    speed = mebibytes(result.size / seconds[0])
     say(
-        f"{result.tensors} tensors, {human_size(result.size)} in {seconds[0]:.2f} s ({speed}/s, synced to disk)"
+        f"{result.tensors} tensors, {mebibytes(result.size)} in {seconds[0]:.2f} s ({speed}/s, synced to disk)"
     )
     late, worst = np.percentile(gaps, 99) * 1000, max(gaps) * 1000
     say(
@@ -126,8 +138,8 @@ async def save_it(state: dict[str, Any], folder: Path) -> None:
 async def list_it(folder: Path) -> None:
     title(2, "List what is there")
     async with asyncckpt.open_storage(folder) as storage:
-        rows = [(info.key, human_size(info.size)) async for info in storage.list()]
-    print_table(("   KEY", "SIZE"), [(f"   {key}", size) for key, size in rows])
+        async for info in storage.list():
+            say(f"{info.key}  {mebibytes(info.size)}  {info.modified:%Y-%m-%d %H:%M:%S}")
 
 
 async def open_it(state: dict[str, Any], folder: Path) -> None:
@@ -137,9 +149,7 @@ async def open_it(state: dict[str, Any], folder: Path) -> None:
         async with asyncckpt.open_checkpoint(folder / NAME) as checkpoint:
             say(f"{checkpoint.format} {checkpoint.version}, {len(checkpoint.tensors)} tensors, for example:")
             for tensor in list(checkpoint.tensors.values())[:3]:
-                say(
-                    f"  {tensor.name}  {tensor.dtype}  {list(tensor.shape)}  {human_size(tensor.size)}", "dim"
-                )
+                say(f"  {tensor.name}  {tensor.dtype}  {list(tensor.shape)}  {mebibytes(tensor.size)}", "dim")
             piece = await checkpoint.read_slice(name, (slice(0, 4), slice(0, 256)))
     assert np.array_equal(piece, state["model"]["layers.7.weight"][0:4, 0:256])
     say(f"read {name}[0:4, 0:256], verified, in {seconds[0] * 1000:.0f} ms, without reading the rest", "good")
@@ -151,7 +161,7 @@ async def verify_it(folder: Path) -> None:
         report = await asyncckpt.verify(folder / NAME)
     assert report.ok
     say(
-        f"ok: {report.tensors} tensors, {human_size(report.bytes_checked)} checked in {seconds[0]:.2f} s",
+        f"ok: {report.tensors} tensors, {mebibytes(report.bytes_checked)} checked in {seconds[0]:.2f} s",
         "good",
     )
 
@@ -187,22 +197,21 @@ async def cancel_it(state: dict[str, Any], folder: Path) -> None:
     )
 
 
-def flip_one_bit(path: Path) -> int:
-    """Somewhere in the middle of the file; returns where."""
-    with path.open("r+b") as file:
-        position = file.seek(0, 2) // 2
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 0b100]))
+async def copy_with_one_bit_flipped(source: Path, target: Path) -> int:
+    """In the middle of the file; returns where."""
+    async with aiofiles.open(source, "rb") as file:
+        data = bytearray(await file.read())
+    position = len(data) // 2
+    data[position] ^= 0b100
+    async with aiofiles.open(target, "wb") as file:
+        await file.write(data)
     return position
 
 
 async def damage_it(folder: Path) -> None:
     title(6, "Flip one bit in a copy")
     damaged = folder / "damaged.checkpoint"
-    await asyncio.to_thread(shutil.copyfile, folder / NAME, damaged)
-    position = await asyncio.to_thread(flip_one_bit, damaged)
+    position = await copy_with_one_bit_flipped(folder / NAME, damaged)
     say(f"one bit of byte {position:,} is flipped; loading the copy:")
     try:
         await asyncckpt.load(damaged)
@@ -214,10 +223,10 @@ async def damage_it(folder: Path) -> None:
         raise SystemExit("the flipped bit went unnoticed, which must never happen")
 
 
-async def demo(mebibytes: int, folder: Path) -> None:
+async def demo(size: int, folder: Path) -> None:
     print(paint(f"asyncckpt {asyncckpt.__version__}", "title"), f"in {folder}")
     with stopwatch() as seconds:
-        state = await asyncio.to_thread(make_state, mebibytes)
+        state = await asyncio.to_thread(make_state, size)
         await save_it(state, folder)
         await list_it(folder)
         await open_it(state, folder)

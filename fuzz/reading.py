@@ -28,7 +28,7 @@ def read_all(format: ICheckpointFormat, data: bytes, name: str) -> Index:
             view = gather(stored, lambda extent: files[extent.file][extent.offset : extent.end])
             check_chunks(stored, view)
         except FormatError:
-            # One tensor that can't be decoded is no reason to leave the others alone.
+            # One tensor that can't be decoded does not stop the others from being read.
             continue
         arrays[stored.name] = to_array(stored, view)
     tree = flat_tree(list(arrays)) if index.tree is None else index.tree

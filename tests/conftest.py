@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar, cast
 
@@ -35,13 +34,6 @@ from tests.servers.keeper import SOCKET_VARIABLE, AnyServer, Keeper, ask_for
 
 SERVER_FIXTURES = frozenset({"minio", "minio_tls", "seaweedfs", "fake_gcs", "toxiproxy"})
 DEFAULT_SWEEP_SEED = 20250907
-# Whole folders of slow tests, every damage to a file, and the contract of all formats but two.
-_THOROUGH = re.compile(
-    r"tests/(docs|fuzz|installs|test_guards|test_servers|storage/fsspec/test_contract)"
-    r"|tests/formats/.*(every_|flip|truncat|hostile|thousand|20_000|more_fields|java|mutat|damage)"
-    r"|formats/test_contract\.py::Test(?!Mlcp:|Safetensors:)"
-    r"|test_torch|test_killed|cli/test_terminal|test_sweeps\.py.*-2[-\]]"
-)
 _NOT_TESTED = "NOT TESTED, no server: "
 _RUNNER_FIXTURE = "_function_scoped_runner"  # pytest-asyncio's runner of the test's own loop
 
@@ -104,15 +96,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses a server, and what tries everything, so that `make test-quick` needs no help from authors."""
+    """Mark what uses a server, so that `make test-quick` needs no help from authors."""
     for item in items:
         assert " at 0x" not in item.nodeid, (
             f"{item.nodeid} has an address in its name: give the parameter an id"
         )
         if SERVER_FIXTURES.intersection(_fixtures_of(item)):
             item.add_marker(pytest.mark.server)
-        if _THOROUGH.search(item.nodeid):
-            item.add_marker(pytest.mark.thorough)
 
 
 def _fixtures_of(item: pytest.Item) -> set[str]:

@@ -11,6 +11,8 @@ import pytest
 
 from tests import guards
 
+pytestmark = pytest.mark.thorough
+
 PROJECT = Path(__file__).resolve().parents[1]
 
 # Compiled under a name inside the package, because only asyncckpt's own calls count.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import BadStatusLine
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -34,6 +38,8 @@ from tests.servers.source import (
     cache_folder,
     choose_source,
 )
+
+pytestmark = pytest.mark.thorough
 
 
 def surroundings(*, endpoint: bool = False, on_path: bool = False, compose: bool = False) -> Surroundings:
@@ -74,6 +80,52 @@ def test_pinned_versions_agree_with_the_compose_file() -> None:
     for kind in (MINIO, FAKE_GCS):
         assert kind.compose_endpoint is not None
         assert kind.compose_endpoint.removeprefix("http://") in compose
+
+
+class Health(BaseHTTPRequestHandler):
+    """A server that is well at one path only."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path in (MINIO.health_path, FAKE_GCS.health_path) else 503)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        return None
+
+
+@pytest.fixture
+def health_port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("tool", ["curl", "wget", "bash"])
+@pytest.mark.parametrize("port", [9000, 4443])
+def test_a_health_check_of_the_compose_file_needs_only_one_of_its_tools(
+    tool: str, port: int, health_port: int, tmp_path: Path
+) -> None:
+    program = shutil.which(tool)
+    if program is None:
+        pytest.skip(f"{tool} is not here")
+    (tmp_path / tool).symlink_to(program)
+    compose = (Path(__file__).parents[1] / "docker-compose.yml").read_text()
+    [found] = [line for line in compose.splitlines() if "test:" in line and f":{port}/" in line]
+    kind, command = json.loads(found.partition("test:")[2])
+    assert kind == "CMD-SHELL"
+    command = command.replace("$$", "$").replace(str(port), str(health_port))  # compose halves the dollars
+
+    def is_well(command: str) -> bool:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], env={"PATH": str(tmp_path)}, capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+    assert is_well(command)
+    assert not is_well(command.replace("health", "illness"))
 
 
 def test_the_cache_is_the_users_own() -> None:

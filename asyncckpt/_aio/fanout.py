@@ -65,7 +65,7 @@ class _FanOut(Generic[Item, T]):
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Note the first failure; what follows from stopping the siblings is no news."""
+        """Note the first failure; what follows from stopping the siblings is not news."""
         if not self.stopping:
             self.failure = error
             self.stopping = True

@@ -16,7 +16,7 @@ _CLEANUP_SECONDS = 5.0
 
 
 class ShieldTimeoutError(TimeoutError):
-    """A shielded coroutine overran its time; a TimeoutError of the coroutine itself is no such error."""
+    """A shielded coroutine overran its time; a TimeoutError of the coroutine itself is something else."""
 
 
 class ShieldBrokenError(RuntimeError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import (
     Subparsers,
     add_common,
@@ -14,7 +13,8 @@ from asyncckpt.cli.options import (
     reading_format,
     storage_options,
 )
-from asyncckpt.cli.output import human_size, print_json, progress_bar
+from asyncckpt.cli.output import print_json, print_line, progress_bar
+from asyncckpt.cli.plain import human_size
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.formats.registry import format_names
@@ -39,16 +39,16 @@ def add_parser(commands: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def _target_format(options: argparse.Namespace) -> str | ICheckpointFormat | None:
+async def _target_format(options: argparse.Namespace) -> str | ICheckpointFormat | None:
     if options.target_key_file is None:
         name: str | None = options.to
         return name
-    return MetagraphFormat(key=read_key(options.target_key_file))
+    return MetagraphFormat(key=await read_key(options.target_key_file))
 
 
 async def run(options: argparse.Namespace) -> int:
-    format = await run_in_thread(reading_format, options, options.source)
-    target = await run_in_thread(_target_format, options)
+    format = await reading_format(options, options.source)
+    target = await _target_format(options)
     with progress_bar(wanted=not options.quiet and not options.json) as bar:
         report = await convert(
             at(
@@ -67,8 +67,8 @@ async def run(options: argparse.Namespace) -> int:
         print_json(asdict(report))
         return 0
     for line in (*report.warnings, *report.losses):
-        print(f"note  {line}")
-    print(
+        print_line(f"note  {line}", "yellow")
+    print_line(
         f"{report.source_format} {report.source_version} -> {report.format}: {report.tensors} tensors, "
         f"{human_size(report.size)}"
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
-from asyncckpt.cli.output import print_json
+from asyncckpt.cli.output import print_json, print_line
 from asyncckpt.operations.diff import DiffReport, TensorChange, diff
 from asyncckpt.operations.location import at
 
@@ -23,8 +22,8 @@ def add_parser(commands: Subparsers) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    before = await run_in_thread(reading_format, options, options.before)
-    after = await run_in_thread(reading_format, options, options.after)
+    before = await reading_format(options, options.before)
+    after = await reading_format(options, options.after)
     report = await diff(
         at(options.before, storage_options=storage_options(options, options.before), format=before),
         at(options.after, storage_options=storage_options(options, options.after), format=after),
@@ -39,14 +38,15 @@ async def run(options: argparse.Namespace) -> int:
 
 def _print(report: DiffReport) -> None:
     for line in (*report.header, *report.metadata, *report.state):
-        print(f"  {line}")
+        print_line(f"  {line}")
     for name in report.removed:
-        print(f"- {name}")
+        print_line(f"- {name}", "red")
     for name in report.added:
-        print(f"+ {name}")
+        print_line(f"+ {name}", "green")
     for change in report.changed:
-        print(f"~ {change.name}  {change.what}: {change.before} -> {change.after}{_distance(change)}")
-    print(
+        changed = f"{change.what}: {change.before} -> {change.after}{_distance(change)}"
+        print_line(f"~ {change.name}  {changed}", "yellow")
+    print_line(
         f"{len(report.added)} added, {len(report.removed)} removed, {len(report.changed)} changed, "
         f"{report.unchanged} the same"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
-from asyncckpt.cli.output import human_size, print_json, print_table
+from asyncckpt.cli.output import print_json, print_line, print_table
+from asyncckpt.cli.plain import human_size
 from asyncckpt.formats.kit.metadata_json import EXACT_MEMBER, encode_metadata
 from asyncckpt.model.metadata import Json, TensorMetadata
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
@@ -24,7 +24,7 @@ def add_parser(commands: Subparsers) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    format = await run_in_thread(reading_format, options, options.location)
+    format = await reading_format(options, options.location)
     chosen = storage_options(options, options.location)
     async with open_checkpoint(options.location, format=format, storage_options=chosen) as checkpoint:
         head = checkpoint.files[0].known(0, min(_HEX_BYTES, checkpoint.files[0].size)) or memoryview(b"")
@@ -82,11 +82,11 @@ def _print(checkpoint: Checkpoint) -> None:
     print(f"state     {'a tree' if checkpoint.tree is not None else 'foreign: a flat dict of arrays'}")
     for name, value in _metadata_json(checkpoint).items():
         if value not in ("", {}, None):
-            print(f"{name:<9} {value}")
+            print_line(f"{name:<9} {value}")
     for warning in checkpoint.warnings:
-        print(f"warning   {warning}")
+        print_line(f"warning   {warning}", "yellow")
     for name, value in checkpoint.details.items():
-        print(f"{name:<9} {value}")
+        print_line(f"{name:<9} {value}")
     print()
     print_table(
         ("TENSOR", "DTYPE", "SHAPE", "SIZE"),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, storage_options
-from asyncckpt.cli.output import human_size, print_json, print_table
+from asyncckpt.cli.output import print_json, print_table
+from asyncckpt.cli.plain import human_size
 from asyncckpt.formats.registry import format_for_name
 from asyncckpt.storage.base import ObjectInfo
 from asyncckpt.storage.factory import open_storage

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+import aiofiles
+
 from asyncckpt.errors import DecryptionError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.metagraph.format import MetagraphFormat
@@ -45,7 +47,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpointFormat | None:
+async def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpointFormat | None:
     """How to read a checkpoint: None for "by its bytes".
 
     Whoever gives a key expects an encrypted bundle, whatever the file is called. Raises DecryptionError for a file
@@ -54,7 +56,7 @@ def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpo
     name: str | None = options.format
     if options.key_file is None:
         return name
-    key = read_key(options.key_file)
+    key = await read_key(options.key_file)
     bundle = name == MetagraphFormat.name or (name is None and location.endswith(MetagraphFormat.extensions))
     if options.allow_plain and not bundle:
         return name
@@ -65,11 +67,11 @@ def reading_format(options: argparse.Namespace, location: str) -> str | ICheckpo
     return MetagraphFormat(key=key, allow_plain=options.allow_plain)
 
 
-def read_key(path: str) -> bytes:
-    """The key in a file, raw or in hex. Raises DecryptionError when it is no key; the key itself is not shown."""
+async def read_key(path: str) -> bytes:
+    """The key in a file, raw or in hex. Raises DecryptionError when there is none; the key itself is not shown."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(1024)
+        async with aiofiles.open(path, "rb") as file:
+            data = await file.read(1024)
     except OSError as error:
         raise DecryptionError(f"the key file {path!r} can't be read: {error.strerror}") from error
     if len(data) == _KEY_BYTES:

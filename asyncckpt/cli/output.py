@@ -1,22 +1,25 @@
-"""What a command prints: JSON, tables, sizes, and a progress bar on a terminal."""
+"""What a command prints: JSON, tables, lines, sizes and a progress bar.
+
+On a terminal rich draws them (the extra `cli`); without rich they are plain text, and a pipe or a file always gets
+plain text, without escape codes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TextIO
 
 import numpy as np
 
+from asyncckpt.cli import plain
 from asyncckpt.model.metadata import Json
 from asyncckpt.model.state.beyond_json import nearest_number
-from asyncckpt.progress import Phase, ProgressCallback, ProgressEvent
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_BAR_CELLS = 28
+from asyncckpt.progress import ProgressCallback
 
 
 def print_json(value: Json) -> None:
@@ -33,67 +36,55 @@ def _strict(value: Json) -> Json:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns as wide as their content, the last one ragged."""
-    table = [tuple(titles), *map(tuple, rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(titles))]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Columns as wide as their content. Names come from files, so what is not printable is escaped."""
+    shown = [tuple(plain.printable(cell) for cell in row) for row in rows]
+    if _drawn_by_rich(sys.stdout):
+        from asyncckpt.cli import pretty
+
+        pretty.print_table(titles, shown)
+    else:
+        plain.print_table(titles, shown)
 
 
-def human_size(count: float) -> str:
-    for unit in _UNITS[:-1]:
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_UNITS[-1]}"
+def print_line(text: str, style: str = "") -> None:
+    """One line, in a style of rich's where rich draws. What is not printable is escaped."""
+    line = plain.printable(text)
+    if style and _drawn_by_rich(sys.stdout):
+        from asyncckpt.cli import pretty
+
+        pretty.print_line(line, style)
+    else:
+        print(line)
 
 
 @contextmanager
-def progress_bar(*, wanted: bool = True, stream: TextIO | None = None) -> Iterator[ProgressCallback | None]:
+def progress_bar(*, wanted: bool = True) -> Iterator[ProgressCallback | None]:
     """A callback that draws a bar on standard error; None where nobody would see it."""
-    target = stream or sys.stderr
-    if not wanted or not target.isatty():
+    if not wanted or not _is_terminal(sys.stderr):
         yield None
         return
-    bar = Bar(target)
-    try:
+    with _bar() as bar:
         yield bar
-    finally:
-        bar.end()
 
 
-class Bar:
-    """One line that is drawn over itself: phase, bar, bytes, speed."""
+def _bar() -> plain.Bar:
+    if not _drawn_by_rich(sys.stderr):
+        return plain.Bar(sys.stderr)
+    from asyncckpt.cli import pretty
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._started = time.monotonic()
-        self._phase: Phase | None = None
-        self._drawn = False
+    return pretty.RichBar(sys.stderr)
 
-    def __call__(self, event: ProgressEvent) -> None:
-        if event.phase != self._phase and not event.bytes_done:
-            self._started = time.monotonic()
-        self._phase = event.phase
-        if event.phase in (Phase.DONE, Phase.FAILED):
-            return
-        self._draw(event)
 
-    def _draw(self, event: ProgressEvent) -> None:
-        total = event.bytes_total or 0
-        share = min(1.0, event.bytes_done / total) if total else 0.0
-        filled = round(share * _BAR_CELLS)
-        bar = "█" * filled + "░" * (_BAR_CELLS - filled)
-        elapsed = max(time.monotonic() - self._started, 1e-3)
-        speed = f"{human_size(event.bytes_done / elapsed)}/s" if event.bytes_done else ""
-        retries = f"  {event.retries} retries" if event.retries else ""
-        amount = f"{human_size(event.bytes_done)} of {human_size(total)}" if total else ""
-        line = f"{event.phase.value:>7} {bar} {share:4.0%}  {amount}  {speed}{retries}"
-        self._stream.write(f"\r\x1b[2K{line}")
-        self._stream.flush()
-        self._drawn = True
+def _drawn_by_rich(stream: TextIO) -> bool:
+    return _is_terminal(stream) and _has_rich()
 
-    def end(self) -> None:
-        if self._drawn:
-            self._stream.write("\n")
-            self._stream.flush()
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether a line can be drawn over: a dumb terminal, as in Emacs, takes text only."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _has_rich() -> bool:
+    if "rich" in sys.modules:
+        return sys.modules["rich"] is not None
+    return find_spec("rich") is not None

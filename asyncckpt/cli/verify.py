@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from asyncckpt._aio import run_in_thread
 from asyncckpt.cli.options import Subparsers, add_common, add_format, reading_format, storage_options
-from asyncckpt.cli.output import human_size, print_json, progress_bar
+from asyncckpt.cli.output import print_json, print_line, progress_bar
+from asyncckpt.cli.plain import human_size
 from asyncckpt.operations.verify import VerifyReport, verify
 
 
@@ -21,7 +21,7 @@ def add_parser(commands: Subparsers) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    format = await run_in_thread(reading_format, options, options.location)
+    format = await reading_format(options, options.location)
     with progress_bar(wanted=not options.quiet and not options.json) as bar:
         report = await verify(
             options.location,
@@ -34,10 +34,11 @@ async def run(options: argparse.Namespace) -> int:
         print_json({**asdict(report), "ok": report.ok})
         return 0 if report.ok else 1
     for problem in report.problems:
-        print(f"PROBLEM  {problem}")
+        print_line(f"PROBLEM  {problem}", "red")
     for line in (*report.warnings, *report.unchecked):
-        print(f"note     {line}")
-    print(f"{_verdict(report)}: {report.tensors} tensors, {human_size(report.bytes_checked)} read")
+        print_line(f"note     {line}", "yellow")
+    summary = f"{_verdict(report)}: {report.tensors} tensors, {human_size(report.bytes_checked)} read"
+    print_line(summary, "green" if report.ok and not report.unchecked else "")
     return 0 if report.ok else 1
 
 

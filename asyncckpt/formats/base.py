@@ -79,18 +79,21 @@ class ICheckpointFormat(ABC):
         """One line for each thing of the content that this format can't hold. Empty when all of it fits."""
         if self.dtypes is None:
             return []
+        table = content.table()
+        if self.dtypes.issuperset(table.dtypes):
+            return []
         return [
-            f"tensor {t.name!r} is {t.dtype}, which {self.name} can't store"
-            for t in content.tensors
-            if t.dtype not in self.dtypes
+            f"tensor {name!r} is {dtype}, which {self.name} can't store"
+            for name, dtype in zip(table.names, table.dtypes, strict=True)
+            if dtype not in self.dtypes
         ]
 
     def require_representable(self, content: Content) -> None:
         """Raises NotRepresentableError with everything that does not fit, and LayoutError for duplicate names."""
-        names = {t.name for t in content.tensors}
-        if len(names) != len(content.tensors):
+        names = content.table().names
+        if len(set(names)) != len(names):
             seen: set[str] = set()
-            twice = next(t.name for t in content.tensors if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
             raise LayoutError(f"two tensors have the name {twice!r}")
         refuse_losses(self.losses(content))
 

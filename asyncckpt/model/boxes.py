@@ -31,6 +31,14 @@ class Box:
         shape = tuple(e - o for o, e in zip(origin, end, strict=True))
         return Box(origin, shape) if all(n > 0 for n in shape) else None
 
+    def inside(self, outer: Box) -> bool:
+        """Whether no part of it lies outside the other."""
+        return (
+            len(self.shape) == len(outer.shape)
+            and all(map(int.__ge__, self.origin, outer.origin))
+            and all(map(int.__le__, self.end, outer.end))
+        )
+
     def within(self, outer: Box) -> tuple[slice, ...]:
         """The slices that cut this box out of an array that covers `outer`."""
         return tuple(
@@ -44,18 +52,48 @@ def whole(shape: Shape) -> Box:
     return Box((0,) * len(shape), shape)
 
 
+def overlap(positions: range, low: int, high: int) -> slice | None:
+    """Which of some ascending positions, by their number, lie in [low, high); None where none does."""
+    first = max(0, -((positions.start - low) // positions.step))
+    last = min(len(positions), -((positions.start - high) // positions.step))
+    return slice(first, last) if first < last else None
+
+
+def boxes_of_run(shape: Shape, start: int, end: int) -> Iterator[Box]:
+    """A run of items [start, end) of an array in C order as boxes, in order: each is a run of its own.
+
+    There are at most two for each dimension: rows that are cut, and whole ones between them.
+    """
+    if start >= end:
+        return
+    if not shape:
+        yield Box((), ())
+        return
+    row_items = prod(shape[1:])
+    first, into_first = divmod(start, row_items)
+    last, into_last = divmod(end, row_items)
+    if into_first:
+        stop = into_last if first == last else row_items
+        yield from _in_row(first, boxes_of_run(shape[1:], into_first, stop))
+        first += 1
+    if first < last:
+        yield Box((first,) + (0,) * (len(shape) - 1), (last - first, *shape[1:]))
+    if first <= last and into_last:
+        yield from _in_row(last, boxes_of_run(shape[1:], 0, into_last))
+
+
+def _in_row(row: int, boxes: Iterable[Box]) -> Iterator[Box]:
+    return (Box((row, *box.origin), (1, *box.shape)) for box in boxes)
+
+
 def tiles(boxes: Sequence[Box], shape: Shape) -> bool:
     """Whether the boxes cover a tensor of this shape exactly, without overlap."""
     outer = whole(shape)
-    if any(len(box.shape) != len(shape) or not _inside(box, outer) for box in boxes):
+    if not all(box.inside(outer) for box in boxes):
         return False
     if sum(box.volume for box in boxes) != outer.volume:
         return False
     return not any(a.intersect(b) for a, b in _near_pairs(boxes))
-
-
-def _inside(box: Box, outer: Box) -> bool:
-    return all(o >= 0 for o in box.origin) and all(map(int.__le__, box.end, outer.end))
 
 
 def _near_pairs(boxes: Iterable[Box]) -> Iterator[tuple[Box, Box]]:

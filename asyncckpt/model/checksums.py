@@ -13,8 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncckpt.errors import LayoutError
+from asyncckpt.model.buffers import Buffer
 
-Buffer = bytes | bytearray | memoryview
+__all__ = [
+    "MAX_CHUNKS",
+    "MIN_CHUNK_BYTES",
+    "Buffer",
+    "Checksums",
+    "Chunking",
+    "crc32",
+    "crc32_combine",
+    "crc32_of_region",
+    "crc32_of_zeros",
+    "crc32c",
+    "crc32c_combine",
+    "crc32c_of_zeros",
+]
+
 Checksums = NDArray[np.uint32]
 
 MIN_CHUNK_BYTES = 1024 * 1024

@@ -1,1 +1,1 @@
-"""Operations join formats and storages: save, load, open, verify."""
+"""Operations join formats and storages: save, load, open, verify, convert, diff."""

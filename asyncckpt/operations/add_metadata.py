@@ -16,13 +16,13 @@ from asyncckpt.errors import (
     CheckpointNotFoundError,
     ObjectChangedError,
     ObjectNotFoundError,
-    UnsupportedOperationError,
 )
 from asyncckpt.formats.sdnb.amend import Amendment, amend
 from asyncckpt.formats.sdnb.format import SdnbFormat
 from asyncckpt.model.checksums import Buffer
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve
-from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, find_leader, parse_object
+from asyncckpt.operations.reading.files import find_leader
+from asyncckpt.operations.reading.open_file import FIRST_BYTES, OpenFile, parse_object
 from asyncckpt.operations.writing.file import SMALL_FILE_BYTES
 from asyncckpt.storage.base import ObjectInfo, ObjectReader, ObjectWriter
 
@@ -98,12 +98,10 @@ class _Copier:
     async def write(self, index: int) -> None:
         start = index * self._writer.part_bytes
         end = min(self._change.size, start + self._writer.part_bytes)
-        if self._change.kept_start <= start and end <= self._change.kept_end:
-            try:
-                await self._writer.copy_part(index, self._location.key, start, end)
-                return
-            except UnsupportedOperationError:
-                pass  # then it goes through this process
+        only_kept = self._change.kept_start <= start and end <= self._change.kept_end
+        if only_kept and self._location.storage.capabilities.server_copy:
+            await self._writer.copy_part(index, self._location.key, start, end)
+            return
         await self._writer.write_part(index, await self._bytes(start, end))
 
     async def _bytes(self, start: int, end: int) -> list[Buffer]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,14 +16,14 @@ from asyncckpt.formats.kit.index import Index, StoredTensor
 from asyncckpt.formats.registry import get_format
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
-from asyncckpt.model.state.payloads import PAYLOAD_DTYPE, payload_names
 from asyncckpt.model.state.tree import is_small
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve, with_options
+from asyncckpt.operations.reading.catalog import Catalog
 from asyncckpt.operations.reading.fetch import Fetcher
-from asyncckpt.operations.reading.files import OpenFile, OpenFiles
-from asyncckpt.operations.reading.plan import join_pieces
-from asyncckpt.operations.reading.slices import Index as Subscript
-from asyncckpt.operations.reading.slices import normal_index
+from asyncckpt.operations.reading.files import OpenFiles
+from asyncckpt.operations.reading.open_file import OpenFile, short_of_memory
+from asyncckpt.operations.reading.plan import Want
+from asyncckpt.operations.reading.slices import Subscript
 from asyncckpt.operations.runtime import (
     DEFAULT_MEMORY_BYTES,
     INLINE_TENSORS,
@@ -45,6 +44,7 @@ class Checkpoint:
         format: ICheckpointFormat,
         index: Index,
         files: Sequence[OpenFile],
+        catalog: Catalog,
         fetcher: Fetcher,
         threads: WorkerThreads,
     ) -> None:
@@ -54,19 +54,11 @@ class Checkpoint:
         self._format = format
         self._index = index
         self._files = files
+        self._catalog = catalog
         self._fetcher = fetcher
-        self._stored = {stored.name: stored for stored in index.tensors}
-        self._joined = join_pieces(index.tensors)
-        members = {stored.name for tensor in self._joined.values() for stored in tensor.stored}
-        payloads = _payloads(index)
-        self._payloads = MappingProxyType({name: self._stored[name].metadata for name in payloads})
-        members |= payloads.keys()
-        single = {name: s.metadata for name, s in self._stored.items() if name not in members}
-        joined = {name: tensor.metadata for name, tensor in self._joined.items()}
-        self._tensors = MappingProxyType({**single, **joined})
 
     def __repr__(self) -> str:
-        return f"<Checkpoint {self._location.display}: {self.format} {self.version}, {len(self._tensors)} tensors>"
+        return f"<Checkpoint {self._location.display}: {self.format} {self.version}, {len(self.tensors)} tensors>"
 
     @property
     def format(self) -> str:
@@ -85,12 +77,12 @@ class Checkpoint:
     @property
     def tensors(self) -> Mapping[str, TensorMetadata]:
         """Every tensor, by name; one that is stored in pieces is one tensor here, with its `pieces`."""
-        return self._tensors
+        return self._catalog.tensors
 
     @property
     def payloads(self) -> Mapping[str, TensorMetadata]:
         """Large bytes and strings of the state, which the file stores as tensors; `tensors` has none of them."""
-        return self._payloads
+        return self._catalog.payloads
 
     @property
     def tree(self) -> Json:
@@ -128,11 +120,11 @@ class Checkpoint:
     def remains(self) -> list[object]:
         """What there is of it for each of many tensors: who has opened it for himself lets go of this last."""
         listed = (tensor for shard in self.metadata.shards for tensor in shard.tensors)
-        return [*self._index.tensors, *listed] if len(self._stored) > INLINE_TENSORS else []
+        return [*self._index.tensors, *listed] if len(self._index.tensors) > INLINE_TENSORS else []
 
     def stored(self, name: str) -> StoredTensor | None:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
-        return None if name in self._joined else self._find(name)
+        return None if name in self._catalog.joined else self._find(name)
 
     @checked
     async def read(self, name: str) -> np.ndarray:
@@ -151,24 +143,18 @@ class Checkpoint:
         Raises as `read` does, and MismatchError when an array of `into` has another shape or dtype.
         """
         self._require_open()
-        plain, direct = await run_inline_or_threaded(
-            self.threads, len(names), self._to_read, names, into or {}
-        )
-        arrays = await self._fetcher.read(plain, direct)
-        for name in names:
-            if name in self._joined:
-                joined = self._joined[name]
-                arrays[name] = joined.assemble(await self._fetcher.read(joined.stored))
-        return await run_inline_or_threaded(self.threads, len(names), _placed, names, arrays, into or {})
+        places = into or {}
+        wants = await run_inline_or_threaded(self.threads, len(names), self._wants, names, places)
+        return dict(zip(names, await self._fetcher.read(wants), strict=True))
 
-    def _to_read(
-        self, names: Sequence[str], into: Mapping[str, np.ndarray]
-    ) -> tuple[list[StoredTensor], dict[str, np.ndarray]]:
-        """What the file has of it in one piece, and the arrays that can be filled by bytes directly."""
+    def _wants(self, names: Sequence[str], into: Mapping[str, np.ndarray]) -> list[Want]:
         for name, array in into.items():
             self._require_match(name, array)
-        plain = [self._find(name) for name in names if name not in self._joined]
-        return plain, {name: array for name, array in into.items() if _takes_bytes(array)}
+        joined, listed = self._catalog.joined, self._catalog.listed
+        absent = next((name for name in names if name not in listed and name not in joined), None)
+        if absent is not None:
+            self._find(absent)
+        return [Want(name, None, into.get(name)) for name in names]
 
     @checked
     async def read_slice(self, name: str, index: Subscript) -> np.ndarray:
@@ -178,16 +164,20 @@ class Checkpoint:
         does, InvalidArgumentError, and MismatchError for an index that does not fit the shape.
         """
         self._require_open()
-        if name in self._joined:
-            joined = self._joined[name]
-            wanted = normal_index(joined.metadata.shape, index)
-            return joined.assemble(await self._fetcher.read(joined.stored))[wanted]
-        return await self._fetcher.read_slice(self._find(name), index)
+        if name not in self._catalog.joined:
+            self._find(name)
+        (array,) = await self._fetcher.read([Want(name, index)])
+        return array
 
     async def read_stored(self, name: str) -> np.ndarray:
         """One tensor as the file lists it: a piece of a larger one by its own name. Raises as `read` does."""
         self._require_open()
-        return (await self._fetcher.read([self._find(name)]))[name]
+        return await self._fetcher.read_stored(self._find(name))
+
+    async def check_stored(self, name: str) -> None:
+        """Read one tensor, as the file lists it, for nothing but its checks. Raises as `read` does."""
+        self._require_open()
+        await self._fetcher.check(self._find(name))
 
     async def read_bytes(self, name: str, start: int, end: int) -> memoryview:
         """Bytes [start, end) of one tensor as the file lists it, in C order, verified. Raises as `read` does."""
@@ -211,19 +201,14 @@ class Checkpoint:
 
     def _find(self, name: str) -> StoredTensor:
         try:
-            return self._stored[name]
+            return self._catalog.listed[name]
         except KeyError:
             raise TensorNotFoundError(
-                f"{self._location.display} has no tensor {name!r}{self._similar(name)}"
+                f"{self._location.display} has no tensor {name!r}{self._catalog.similar(name)}"
             ) from None
 
-    def _similar(self, name: str) -> str:
-        last = name.rpartition(".")[2]
-        near = [other for other in self._tensors if other.endswith(last)][:3]
-        return f"; similar are {', '.join(map(repr, near))}" if near and last else ""
-
     def _require_match(self, name: str, array: np.ndarray) -> None:
-        tensor = self._tensors[name] if name in self._tensors else self._find(name).metadata
+        tensor = self.tensors[name] if name in self.tensors else self._find(name).metadata
         if array.shape != tensor.shape or dtype_name(array.dtype) != tensor.dtype:
             raise MismatchError(
                 f"tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, the array to fill is "
@@ -231,34 +216,6 @@ class Checkpoint:
             )
         if not array.flags.writeable:
             raise MismatchError(f"the array to fill with {name!r} is read-only")
-
-
-def _payloads(index: Index) -> dict[str, None]:
-    """The names of the state's payloads, in the order of the file."""
-    possible = [
-        stored.name
-        for stored in index.tensors
-        if stored.metadata.dtype == PAYLOAD_DTYPE and len(stored.metadata.shape) == 1
-    ]
-    if not possible:
-        return {}
-    named = payload_names(index.tree)
-    return dict.fromkeys(name for name in possible if name in named)
-
-
-def _placed(
-    names: Sequence[str], arrays: dict[str, np.ndarray], into: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The arrays in the order of the names; what could not be read into its place is copied there."""
-    for name in into.keys() & arrays.keys():
-        if arrays[name] is not into[name]:
-            np.copyto(into[name], arrays[name])
-            arrays[name] = into[name]
-    return {name: arrays[name] for name in names}
-
-
-def _takes_bytes(array: np.ndarray) -> bool:
-    return bool(array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<"))
 
 
 @checked
@@ -294,16 +251,17 @@ async def open_checkpoint(
             chosen = await threads.run(get_format, format) if isinstance(format, str) else format
             opened = OpenFiles(resolved, threads, stack, map=map)
             # Not for the whole block: what the caller does in it may belong to another operation.
-            with reporting_retries_to(report):
+            with reporting_retries_to(report), short_of_memory(resolved.display, lambda: "its header"):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
             total = await run_inline_or_threaded(threads, len(index.tensors), _total_bytes, index)
             report.phase(Phase.READ, bytes_total=total)
-            fetcher = Fetcher(index, files, threads, verify=verify, memory_bytes=memory_bytes, report=report)
             quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
-            checkpoint = await run_unless(
-                threads, quick, Checkpoint, resolved, found, index, files, fetcher, threads
+            catalog = await run_unless(threads, quick, Catalog, index)
+            fetcher = Fetcher(
+                catalog, files, threads, verify=verify, memory_bytes=memory_bytes, report=report
             )
+            checkpoint = Checkpoint(resolved, found, index, files, catalog, fetcher, threads)
             try:
                 yield checkpoint
             finally:

@@ -6,12 +6,16 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from asyncckpt.errors import MissingExtraError
-from asyncckpt.formats.kit.index import Index, RegionDigest, StoredTensor
+from asyncckpt.formats.kit.index import Extent, Index, RegionDigest, StoredTensor
 from asyncckpt.model.checksums import crc32, crc32c
+from asyncckpt.operations.passing import PassingTensor
 
+Finding = tuple[str, str | None]
+"""What is wrong, and the tensor whose bytes they are, where that is known."""
 _ZEROS = memoryview(bytes(64 * 1024))
 
 
@@ -30,6 +34,11 @@ class Check(ABC):
     @abstractmethod
     def problem(self) -> str | None:
         """What is wrong, once all pieces have come; None when nothing is."""
+
+    def findings(self) -> list[Finding]:
+        """All that is wrong, once all pieces have come. May take its time."""
+        message = self.problem()
+        return [] if message is None else [(message, self.tensor)]
 
 
 class ChunkCheck(Check):
@@ -51,6 +60,42 @@ class ChunkCheck(Check):
             f"tensor {self.tensor!r} is damaged: bytes [{self.start}, {self.end}) of the file have the CRC32C "
             f"{self._value:08x}, the file says {self._expected:08x}"
         )
+
+
+class RunCheck(Check):
+    """A run of stored bytes of tensors that pass by. A frame, which several may share, is collected once."""
+
+    def __init__(self, extent: Extent) -> None:
+        super().__init__(extent.offset, extent.end)
+        self._frame = bytearray()
+        self._tensors: list[tuple[PassingTensor, int]] = []
+        self._found: list[Finding] = []
+
+    def add(self, tensor: PassingTensor, number: int) -> None:
+        self._tensors.append((tensor, number))
+
+    def update(self, view: memoryview, position: int) -> None:
+        plain = [tensor for tensor, _ in self._tensors if tensor.stored.frames is None]
+        if len(plain) < len(self._tensors):
+            self._frame += view
+        for tensor in plain:
+            self._note(tensor, tensor.take(view))
+
+    def findings(self) -> list[Finding]:
+        for tensor, number in self._tensors:
+            if tensor.stored.frames is not None:
+                self._note(tensor, tensor.take_frame(number, self._frame))
+            if number + 1 == len(tensor.stored.runs):
+                self._note(tensor, tensor.finish())
+        self._frame = bytearray()
+        return self._found
+
+    def _note(self, tensor: PassingTensor, problem: str | None) -> None:
+        if problem is not None:
+            self._found.append((problem, tensor.stored.name))
+
+    def problem(self) -> str | None:
+        return None
 
 
 class ZeroCheck(Check):
@@ -125,11 +170,19 @@ def _new_hash(algorithm: str) -> Any:
 
 
 def checks_of(index: Index, file: int, size: int) -> list[Check]:
-    """All checks of one file of a checkpoint, by their start. Tensors that are not simple are left out."""
+    """All checks of one file of a checkpoint, by their start. Tensors that do not pass in order are left out."""
     checks: list[Check] = []
+    runs: dict[Extent, RunCheck] = {}
     for stored in index.tensors:
-        if is_simple(stored) and stored.extents[0].file == file:
+        if stored.absent is not None or not stored.runs or stored.runs[0].file != file:
+            continue
+        if is_simple(stored):
             checks += _chunk_checks(stored)
+        elif needs_decoding(stored) and passes_in_order(stored):
+            passing = PassingTensor(stored)
+            for number, extent in enumerate(stored.runs):
+                runs.setdefault(extent, RunCheck(extent)).add(passing, number)
+    checks += runs.values()
     checks += [DigestCheck(digest) for digest in index.digests if digest.extent.file == file]
     if index.header_extents is not None:
         checks += (ZeroCheck(start, end) for start, end in _padding(index, file, size))
@@ -139,6 +192,17 @@ def checks_of(index: Index, file: int, size: int) -> list[Check]:
 def is_simple(stored: StoredTensor) -> bool:
     """Whether its chunks lie in a file one after another, as they are."""
     return stored.checksums is not None and stored.frames is None and len(stored.extents) == 1
+
+
+def needs_decoding(stored: StoredTensor) -> bool:
+    """Whether its checks need its bytes as they were before they were stored."""
+    return not is_simple(stored) and (stored.frames is not None or stored.checksums is not None)
+
+
+def passes_in_order(stored: StoredTensor) -> bool:
+    """Whether all that is stored of it lies in one file, in its order."""
+    runs = stored.runs
+    return all(a.file == b.file and a.end <= b.offset for a, b in pairwise(runs))
 
 
 def _chunk_checks(stored: StoredTensor) -> Iterator[Check]:
@@ -169,8 +233,8 @@ class FileScan:
         self._next = next(self._waiting, None)
         self._active: list[Check] = []
 
-    def feed(self, view: memoryview, position: int) -> list[Check]:
-        """The next bytes of the file; returns the checks that are complete."""
+    def feed(self, view: memoryview, position: int) -> list[Finding]:
+        """The next bytes of the file; returns what is wrong, each with whose bytes it is."""
         end = position + len(view)
         while self._next is not None and self._next.start < end:
             self._active.append(self._next)
@@ -181,10 +245,12 @@ class FileScan:
                 check.update(view[start - position : stop - position], start)
         done = [check for check in self._active if check.end <= end]
         self._active = [check for check in self._active if check.end > end]
-        return done
+        return _problems(done)
 
-    def rest(self) -> Iterable[Check]:
-        """Checks of nothing, at the very end."""
-        while self._next is not None:
-            yield self._next
-            self._next = next(self._waiting, None)
+    def rest(self) -> list[Finding]:
+        """The same for checks of nothing, at the very end."""
+        return _problems([check for check in (self._next, *self._waiting) if check is not None])
+
+
+def _problems(done: Iterable[Check]) -> list[Finding]:
+    return [finding for check in done for finding in check.findings()]

@@ -171,7 +171,7 @@ def _content(
     # What `load` would refuse is not handed on to a file that looks sound.
     check_tree(index.tree)
     tree = with_values(index.tree, inlined) if inlined else index.tree
-    # What is lost whichever tensors are kept is no reason to drop one.
+    # What is lost whichever tensors are kept is not a reason to drop one.
     general = chosen.losses(Content((), (0,), index.metadata, tree))
     unsealed = [
         f"the source is {seal}, the {chosen.name} file would not be"

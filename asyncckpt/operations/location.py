@@ -100,8 +100,8 @@ async def resolve(
 ) -> AsyncIterator[ObjectLocation]:
     """The object that a location means; a storage that was opened for it is closed at the end.
 
-    Raises InvalidKeyError, MissingExtraError, and InvalidArgumentError for what is no location: bytes can't be written
-    to.
+    Raises InvalidKeyError, MissingExtraError, and InvalidArgumentError for what is not a location: bytes can't
+    be written to.
     """
     location, storage_options, _ = with_options(location, storage_options, None)
     if isinstance(location, tuple):
@@ -110,7 +110,7 @@ async def resolve(
             raise InvalidArgumentError(
                 f"a location pair is (storage, key), not ({type(storage).__name__}, …)"
             )
-        # A set's files are named after the key, so one that is no key must not get as far as that.
+        # A set's files are named after the key, so one that is not a key must not get as far as that.
         yield ObjectLocation(storage, validate_key(key), f"{storage!r}/{key}")
         return
     if isinstance(location, bytes | bytearray | memoryview):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,18 +11,19 @@ from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.cancellation import CancellationToken
 from asyncckpt.errors import FormatError, IncompleteCheckpointError, LayoutError, UnknownFormatError
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import Index, StoredTensor
+from asyncckpt.formats.kit.index import StoredTensor
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.model.state.tree import check_tree
 from asyncckpt.operations.checkpoint import Checkpoint, open_checkpoint
-from asyncckpt.operations.checks import Check, FileScan, checks_of, is_simple
+from asyncckpt.operations.checks import FileScan, Finding, checks_of, needs_decoding, passes_in_order
 from asyncckpt.operations.location import Location, StorageOptions
-from asyncckpt.operations.reading.files import OpenFile
+from asyncckpt.operations.reading.open_file import OpenFile, open_all
 from asyncckpt.operations.runtime import DEFAULT_MEMORY_BYTES, reporting_retries_to
 from asyncckpt.progress import Phase, ProgressCallback, ProgressReporter
 
 Level = Literal["header", "full"]
 _WINDOW_BYTES = 8 * 1024 * 1024
+_LEAST_WINDOW_BYTES = 64 * 1024
 _WINDOWS_AT_ONCE = 4
 
 
@@ -67,7 +69,7 @@ async def verify(
     """Check a checkpoint and report all that is wrong with it. `level="header"` reads no tensor.
 
     Damage is in the report, not raised. Raises InvalidArgumentError, CheckpointNotFoundError, UnknownFormatError for
-    what is no checkpoint, StorageError subclasses, OperationCancelledError.
+    what is not a checkpoint, StorageError subclasses, OperationCancelledError.
     """
     findings = _Findings()
     try:
@@ -81,7 +83,7 @@ async def verify(
         ) as checkpoint:
             await _verify_tree(checkpoint, findings)
             if level == "full":
-                await _verify_files(checkpoint, findings)
+                await _verify_files(checkpoint, findings, memory_bytes)
             return findings.report(checkpoint)
     except UnknownFormatError:
         raise
@@ -119,63 +121,68 @@ async def _verify_tree(checkpoint: Checkpoint, findings: _Findings) -> None:
         findings.add(str(error))
 
 
-async def _verify_files(checkpoint: Checkpoint, findings: _Findings) -> None:
+async def _verify_files(checkpoint: Checkpoint, findings: _Findings, memory_bytes: int) -> None:
     index = checkpoint.index
-    # Those are read a second time: the pass over the file can't tell where their chunks are.
-    decoded = [s for s in index.tensors if s.absent is None and not is_simple(s) and _is_checked(s, index)]
+    await open_all(checkpoint.files)
+    # Those are read a second time: a pass over one file does not have their bytes in order.
+    apart = [s for s in index.tensors if s.absent is None and needs_decoding(s) and not passes_in_order(s)]
     checkpoint.report.phase(
-        Phase.VERIFY, bytes_total=checkpoint.size + sum(stored.metadata.size for stored in decoded)
+        Phase.VERIFY, bytes_total=checkpoint.size + sum(stored.metadata.size for stored in apart)
     )
     async with WorkerThreads(2, name="verify") as threads:
         for number, file in enumerate(checkpoint.files):
             checks = await threads.run(checks_of, index, number, file.size)
-            await _verify_file(file, FileScan(checks), threads, findings, checkpoint.report)
+            await _Pass(file, FileScan(checks), threads, findings, checkpoint.report).run(memory_bytes)
     for stored in index.tensors:
         if stored.absent is not None:
             findings.unchecked.append(f"tensor {stored.name!r} has no bytes: {stored.absent}")
-        elif not _is_checked(stored, index):
+        elif stored.checksums is None and not index.digests:
             findings.unchecked.append(f"tensor {stored.name!r} has no checksum")
-    for stored in decoded:
-        await _verify_tensor(checkpoint, stored.name, findings)
+    for stored in apart:
+        await _verify_tensor(checkpoint, stored, findings)
 
 
-def _is_checked(stored: StoredTensor, index: Index) -> bool:
-    return stored.checksums is not None or bool(index.digests)
-
-
-async def _verify_tensor(checkpoint: Checkpoint, name: str, findings: _Findings) -> None:
-    """A tensor that has to be joined or decoded first."""
+async def _verify_tensor(checkpoint: Checkpoint, stored: StoredTensor, findings: _Findings) -> None:
+    """A tensor whose parts lie in several files, or not in its order."""
     try:
-        array = await checkpoint.read_stored(name)
+        await checkpoint.check_stored(stored.name)
     except FormatError as error:
-        findings.add(str(error), name)
+        findings.add(str(error), stored.name)
     else:
-        findings.bytes_checked += array.nbytes
+        findings.bytes_checked += stored.metadata.size
 
 
-async def _verify_file(
-    file: OpenFile, run: FileScan, threads: WorkerThreads, findings: _Findings, report: ProgressReporter
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Pass:
     """One pass over a file, in windows whose buffers are used again and again."""
-    buffers = [memoryview(bytearray(_WINDOW_BYTES)) for _ in range(0 if file.mapped else _WINDOWS_AT_ONCE)]
-    for start in range(0, file.size, _WINDOW_BYTES * _WINDOWS_AT_ONCE):
-        stop = min(file.size, start + _WINDOW_BYTES * _WINDOWS_AT_ONCE)
-        ranges = [ByteRange(at, min(stop, at + _WINDOW_BYTES)) for at in range(start, stop, _WINDOW_BYTES)]
-        if file.mapped is not None:
-            views = [file.mapped[r.start : r.end] for r in ranges]
-        else:
-            views = [buffer[: r.size] for buffer, r in zip(buffers, ranges, strict=False)]
-            with reporting_retries_to(report):
-                await file.reader.read_ranges(ranges, views)
-        for wanted, view in zip(ranges, views, strict=True):
-            _note(await threads.run(run.feed, view, wanted.start), findings)
-            report.advance(wanted.size)
-        findings.bytes_checked += stop - start
-    _note(list(run.rest()), findings)
 
+    file: OpenFile
+    scan: FileScan
+    threads: WorkerThreads
+    findings: _Findings
+    report: ProgressReporter
 
-def _note(done: list[Check], findings: _Findings) -> None:
-    for check in done:
-        message = check.problem()
-        if message is not None:
-            findings.add(message, check.tensor)
+    async def run(self, memory_bytes: int) -> None:
+        file = self.file
+        window = max(_LEAST_WINDOW_BYTES, min(_WINDOW_BYTES, memory_bytes // _WINDOWS_AT_ONCE))
+        buffers = [memoryview(bytearray(window)) for _ in range(0 if file.mapped else _WINDOWS_AT_ONCE)]
+        for start in range(0, file.size, window * _WINDOWS_AT_ONCE):
+            stop = min(file.size, start + window * _WINDOWS_AT_ONCE)
+            ranges = [ByteRange(at, min(stop, at + window)) for at in range(start, stop, window)]
+            for wanted, view in zip(ranges, await self._views(ranges, buffers), strict=True):
+                self._note(await self.threads.run(self.scan.feed, view, wanted.start))
+                self.report.advance(wanted.size)
+            self.findings.bytes_checked += stop - start
+        self._note(await self.threads.run(self.scan.rest))
+
+    async def _views(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> list[memoryview]:
+        if self.file.mapped is not None:
+            return [self.file.mapped[wanted.start : wanted.end] for wanted in ranges]
+        views = [buffer[: wanted.size] for buffer, wanted in zip(buffers, ranges, strict=False)]
+        with reporting_retries_to(self.report):
+            await self.file.reader.read_ranges(ranges, views)
+        return views
+
+    def _note(self, problems: list[Finding]) -> None:
+        for message, tensor in problems:
+            self.findings.add(message, tensor)

@@ -86,7 +86,7 @@ def split_location(url: Location) -> tuple[str, str]:
     """The root and the key of one object: `s3://bucket/run/a.ckpt` → (`s3://bucket/run`, `a.ckpt`).
 
     The query of a web address stays with the root: it is sent along with every key. Raises InvalidKeyError when the
-    last part of the URL or path is no key.
+    last part of the URL or path is not a key.
     """
     scheme, rest = _split_scheme(url)
     if scheme in _LOCAL:
@@ -103,7 +103,7 @@ def split_location(url: Location) -> tuple[str, str]:
         raise UnsupportedOperationError(
             f"{redacted(url)!r} chains one file inside another; open the storage and give (storage, key) instead"
         )
-    # A signature is no part of a key: keys are shown.
+    # A signature is not part of a key: keys are shown.
     return f"{scheme}://{head}{question}{query}", _key_of(name, url)
 
 

@@ -1,4 +1,7 @@
-"""Where the bytes of one range go: straight into the caller's buffers, gaps into a scratch buffer."""
+"""Where the bytes of ranges go: straight into the caller's buffers, counted; gaps into a scratch buffer.
+
+A driver that fills memory asks a `Landing` for `views`; one that brings bytes of its own gives them to `feed`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from asyncckpt.model.ranges import ByteRange
+from asyncckpt.model.buffers import Buffer, as_bytes, copy_bytes
+from asyncckpt.model.ranges import ByteRange, MergedRange
 
+LANDING_BYTES = 8 * 1024 * 1024
+"""Larger requests are cut where bytes are fetched before they land: each then holds a copy of this size at most."""
 _SLICE_BYTES = 1024 * 1024
 _SCRATCH_BYTES = 64 * 1024
 
@@ -19,7 +25,7 @@ class Buffers:
         self,
         ranges: Sequence[ByteRange],
         into: Sequence[memoryview],
-        filled: Callable[[int], None] | None,
+        filled: Callable[[int], None] | None = None,
     ) -> None:
         self.ranges = ranges
         self._into = into
@@ -27,21 +33,36 @@ class Buffers:
         self._missing: dict[int, int] = {}
         self._lock = threading.Lock()
 
+    def landings(
+        self, requests: Sequence[MergedRange], limit_bytes: int = LANDING_BYTES
+    ) -> Iterator[Landing]:
+        """The requests, cut so that none is larger than the limit."""
+        for request in requests:
+            for start in range(request.start, request.end, limit_bytes):
+                yield Landing(self, start, min(start + limit_bytes, request.end), request.members)
+
     def part(self, member: int, start: int, end: int) -> memoryview:
         """What of a buffer belongs to bytes [start, end) of the object."""
         origin = self.ranges[member].start
-        return self._into[member].cast("B")[start - origin : end - origin]
+        return as_bytes(self._into[member])[start - origin : end - origin]
 
-    def arrived(self, member: int, size: int) -> None:
-        """Count bytes, each of them once; the caller hears of a buffer that is complete, in this thread."""
+    def arrived(self, member: int, size: int) -> bool:
+        """Count bytes, each of them once; whether the buffer is complete now."""
         whole = self.ranges[member].size
-        if size < whole:
-            with self._lock:
-                left = self._missing[member] = self._missing.get(member, whole) - size
-            if left:
-                return
+        if size == whole:
+            return True
+        with self._lock:
+            left = self._missing[member] = self._missing.get(member, whole) - size
+        return not left
+
+    def size_of(self, members: Sequence[int]) -> int:
+        return sum(self.ranges[member].size for member in members)
+
+    def report(self, members: Sequence[int]) -> None:
+        """Tell the caller, in this thread, that these buffers are complete."""
         if self._filled is not None:
-            self._filled(member)
+            for member in members:
+                self._filled(member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +81,76 @@ class Landing:
     """
 
     def __init__(self, buffers: Buffers, start: int, end: int, members: Sequence[int]) -> None:
-        self._buffers = buffers
+        self.buffers = buffers
         self.position = start
         self.end = end
         self._members = members
-        self._runs: list[_Run] | None = None
-        self._next_run = 0
+        self._waiting: Iterator[_Run] | None = None
+        self._run = _Run(start, start, ())
+        self._scratch = memoryview(b"")
+
+    @property
+    def missing(self) -> int:
+        """How many bytes have not arrived yet."""
+        return self.end - self.position
 
     def views(self) -> Iterator[memoryview]:
-        """The views to fill, from `position` on; asking for the next means that the last one is full."""
-        if self._runs is None:
-            self._runs = list(_runs(self._buffers.ranges, self.position, self.end, self._members))
-        while self._next_run < len(self._runs):
-            run = self._runs[self._next_run]
-            yield from self._slices(run)
-            self._spread(run)
-            self._next_run += 1
-            for member in run.members:
-                self._buffers.arrived(member, run.end - run.start)
+        """The views to fill, from `position` on; asking for the next means that the last one is full.
 
-    def _slices(self, run: _Run) -> Iterator[memoryview]:
-        scratch = None if run.members else memoryview(bytearray(min(_SCRATCH_BYTES, run.end - run.start)))
-        while self.position < run.end:
-            stop = min(run.end, self.position + (_SLICE_BYTES if scratch is None else _SCRATCH_BYTES))
-            if scratch is None:
-                yield self._buffers.part(run.members[0], self.position, stop)
-            else:
-                yield scratch[: stop - self.position]
-            self.position = stop
+        Buffers that are complete then are reported at once, in this thread.
+        """
+        while self.missing:
+            view = self._next_view()
+            yield view
+            self.buffers.report(self._advance(view.nbytes))
 
-    def _spread(self, run: _Run) -> None:
-        """Ranges that overlap want the same bytes: read once, copied to the others."""
+    def feed(self, data: Buffer) -> list[int]:
+        """Place the next bytes; what goes beyond the end is left out. Returns the buffers that they complete,
+        which the caller reports."""
+        source = as_bytes(data)[: self.missing]
+        completed: list[int] = []
+        while source:
+            run = self._current_run()
+            size = min(run.end - self.position, source.nbytes)
+            if run.members:
+                target = self.buffers.part(run.members[0], self.position, self.position + size)
+                copy_bytes(target, source[:size])
+            completed += self._advance(size)
+            source = source[size:]
+        return completed
+
+    def land(self, data: Buffer) -> None:
+        """Place the next bytes and report the buffers that they complete, in this thread."""
+        self.buffers.report(self.feed(data))
+
+    def _next_view(self) -> memoryview:
+        run = self._current_run()
+        left = run.end - self.position
+        if run.members:
+            stop = self.position + min(left, _SLICE_BYTES)
+            return self.buffers.part(run.members[0], self.position, stop)
+        if not self._scratch:
+            self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        return self._scratch[: min(left, _SCRATCH_BYTES)]
+
+    def _current_run(self) -> _Run:
+        if self._waiting is None:
+            self._waiting = _runs(self.buffers.ranges, self.position, self.end, self._members)
+        if self.position == self._run.end:
+            self._run = next(self._waiting)
+        return self._run
+
+    def _advance(self, size: int) -> list[int]:
+        """Bytes have been placed; returns the buffers that they complete."""
+        self.position += size
+        run = self._run
+        if self.position < run.end:
+            return []
         for member in run.members[1:]:
-            source = self._buffers.part(run.members[0], run.start, run.end)
-            self._buffers.part(member, run.start, run.end)[:] = source
+            # Ranges that overlap want the same bytes: read once, copied to the others.
+            source = self.buffers.part(run.members[0], run.start, run.end)
+            self.buffers.part(member, run.start, run.end)[:] = source
+        return [member for member in run.members if self.buffers.arrived(member, run.end - run.start)]
 
 
 def _runs(ranges: Sequence[ByteRange], start: int, end: int, members: Sequence[int]) -> Iterator[_Run]:

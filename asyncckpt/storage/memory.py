@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,14 +14,14 @@ import numpy as np
 from asyncckpt._aio import run_in_thread
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import ObjectExistsError, ObjectNotFoundError, RangeError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, copy_bytes, total_bytes
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
+from asyncckpt.storage.parts import PartLedger
 
 DEFAULT_PART_BYTES = 8 * 1024 * 1024
-_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
-_PAGE = 1000
 
 
 def _utc_now() -> datetime:
@@ -95,12 +96,15 @@ class MemoryStorage(ICheckpointStorage):
         except KeyError:
             raise ObjectNotFoundError(f"there is no object {key!r} in memory") from None
 
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+    async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
         await asyncio.sleep(0)
         keys = sorted((key for key in self._objects if key.startswith(prefix)), key=str.encode)
-        for start in range(0, len(keys), _PAGE):
-            page = [self._objects[key].info for key in keys[start : start + _PAGE] if key in self._objects]
-            yield page
+        first = bisect_right(keys, start_after.encode(), key=str.encode)
+        for start in range(first, len(keys), PAGE_OBJECTS):
+            page = [
+                self._objects[key].info for key in keys[start : start + PAGE_OBJECTS] if key in self._objects
+            ]
+            yield Page(page, self._clock())
             await asyncio.sleep(0)
 
     async def _delete(self, key: str) -> None:
@@ -153,7 +157,7 @@ class _MemoryWriter(ObjectWriter):
     async def _forget(self) -> None:
         self._storage._unfinished.discard(self)
         parts, self._parts = self._parts, {}
-        if sum(map(len, parts.values())) > _INLINE_BYTES:
+        if sum(map(len, parts.values())) > INLINE_BYTES:
             await run_in_thread(_free, parts)
 
 
@@ -172,40 +176,26 @@ class _MemoryReader(ObjectReader):
         into: Sequence[memoryview],
         filled: Callable[[int], None] | None,
     ) -> None:
+        buffers = Buffers(ranges, into, filled)
         for request in requests:
             await asyncio.sleep(0)
-            if request.size <= _INLINE_BYTES:
-                self._copy(request.members, ranges, into, filled)
+            landing = Landing(buffers, request.start, request.end, request.members)
+            data = self._data[request.start : request.end]
+            if request.size <= INLINE_BYTES:
+                landing.land(data)
             else:
-                await run_in_thread(self._copy, request.members, ranges, into, filled)
-
-    def _copy(
-        self,
-        members: Iterable[int],
-        ranges: Sequence[ByteRange],
-        into: Sequence[memoryview],
-        filled: Callable[[int], None] | None,
-    ) -> None:
-        for i in members:
-            _copy_bytes(into[i].cast("B"), self._data[ranges[i].start : ranges[i].end])
-            if filled is not None:
-                filled(i)
+                await run_in_thread(landing.land, data)
 
     def map(self) -> memoryview | None:
         copy = np.empty(len(self._data), np.uint8).data
-        _copy_bytes(copy, self._data)
+        copy_bytes(copy, self._data)
         return copy
 
 
 async def _joined(views: Sequence[Buffer]) -> bytes:
-    if total_bytes(views) <= _INLINE_BYTES:
+    if total_bytes(views) <= INLINE_BYTES:
         return b"".join(views)
     return await run_in_thread(b"".join, views)
-
-
-def _copy_bytes(target: memoryview, source: memoryview) -> None:
-    """numpy's copy releases the GIL, a memoryview's does not."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 def _free(parts: dict[int, bytes]) -> None:

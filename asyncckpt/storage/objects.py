@@ -10,9 +10,9 @@ from typing import Any, final
 
 from asyncckpt._aio import gc_paused, run_in_thread
 from asyncckpt.errors import RangeError, UnsupportedOperationError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.ranges import ByteRange, MergedRange, MergePolicy, merge_ranges
-from asyncckpt.storage.finals import refuse_overrides
+from asyncckpt.storage.guards import refuse_overrides
 
 _PLANNED_ON_THE_LOOP = 1000
 """More ranges than this are checked and merged in a thread: it would take the loop milliseconds."""
@@ -31,18 +31,22 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a storage can promise; the docs list it for each."""
+    """What a storage promises; the docs list it for each. Promise less rather than more."""
 
     atomic: bool = True
-    """An object appears whole or not at all, and replaces another in one step."""
+    """An object appears whole or not at all, and replaces another in one step. Without it the first write warns."""
     exclusive: bool = True
     """`write_new` and `exclusive=True` never overwrite, even against a racing writer."""
     any_order: bool = True
     """Parts may be written in any order, so that a header can go last."""
     server_copy: bool = False
-    """`copy_part` moves bytes without sending them through this process."""
-    remote: bool = False
-    """Each request costs a round trip: reads are merged and made larger."""
+    """`copy_part` works: where the server can, without sending the bytes through this process."""
+    write_ids: bool = True
+    """`stat` tells the write id, with which a lost answer is settled."""
+
+
+class NotAtomicWarning(UserWarning):
+    """Something is written to a storage that may show half of it: a reader must not look before the end."""
 
 
 class ObjectWriter(ABC):
@@ -65,7 +69,7 @@ class ObjectWriter(ABC):
     async def copy_part(self, index: int, key: str, start: int, end: int) -> None:
         """Fill one part with bytes [start, end) of another object, on the server's side.
 
-        Raises UnsupportedOperationError where the storage can't.
+        Raises UnsupportedOperationError without `Capabilities.server_copy`.
         """
         raise UnsupportedOperationError(f"{type(self).__name__} can't copy {key!r} [{start}, {end})")
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from asyncckpt.errors import RangeError
-from asyncckpt.model.checksums import Buffer
 
-
-def total_bytes(views: Sequence[Buffer]) -> int:
-    """The bytes in all the views together."""
-    return sum(memoryview(view).nbytes for view in views)
+PART_BYTES = 16 * 1024 * 1024
+"""Of the parts of an object whose size does not ask for larger ones."""
 
 
 class PartLedger:

@@ -1,6 +1,7 @@
-"""When and how often a failed call is tried again: one policy, one circuit breaker, one loop.
+"""When and how often a failed call is tried again: one policy, one circuit breaker, one loop, for every storage.
 
-Only idempotent calls go through `retrying`; the drivers' own retries are off, so that every retry is counted and
+What goes through it may be repeated: looks and removals, writes that replace with the same bytes, and writes whose
+outcome a write id settles afterwards (`settle`). The drivers' own retries are off, so that every retry is counted and
 seen here. Whoever wants to hear of them sets `on_retry` for its task: the operations do, for progress events.
 """
 
@@ -11,13 +12,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from asyncckpt._aio import StartingUnlisted
 from asyncckpt.arguments import AtLeastOne, Between, check_fields
 from asyncckpt.errors import InvalidArgumentError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http.status import RefusedError
+from asyncckpt.storage.http.errors import RefusedError
 
 T = TypeVar("T")
 Seconds = Annotated[float, Between(0)]
@@ -109,6 +110,32 @@ class CircuitBreaker:
         self._failures += 1
         if self._failures >= self._threshold:
             self._open_until = self._clock() + self._cooldown
+
+
+class Retries:
+    """One storage's policy and its circuit breaker, which all its calls share."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.policy = policy
+        self._breaker = CircuitBreaker.of(policy)
+        self._once = replace(policy, attempts=1)
+
+    async def run(
+        self,
+        operation: Callable[[], Coroutine[Any, Any, T]],
+        what: str,
+        *,
+        size_bytes: int = 0,
+        once: bool = False,
+    ) -> T:
+        """Await `operation()` as `retrying` does; `once` for what must not be repeated."""
+        return await retrying(
+            operation,
+            policy=self._once if once else self.policy,
+            describe=what,
+            breaker=self._breaker,
+            size_bytes=size_bytes,
+        )
 
 
 async def retrying(

@@ -52,7 +52,7 @@ def _random_bytes(draw: st.DrawFn, dtype: np.dtype[Any], count: int) -> bytes:
     if dtype.kind == "b":
         return bytes(draw(st.lists(st.integers(0, 1), min_size=size, max_size=size)))
     if dtype.kind == "U":
-        # Any other four bytes are no character, and numpy fails on them.
+        # Any other four bytes are not a character, and numpy fails on them.
         letters = draw(st.lists(st.integers(0, 0xD7FF), min_size=size // 4, max_size=size // 4))
         return struct.pack(f"<{len(letters)}I", *letters)
     return draw(st.binary(min_size=size, max_size=size))

@@ -12,6 +12,8 @@ import asyncckpt
 from tests.docs.pages import PAGES, ROOT, blocks_of, links_of, run_page
 from tests.servers import GcsBucket, S3Bucket
 
+pytestmark = pytest.mark.thorough
+
 SERVERS = frozenset({"minio", "gcs"})
 WITH_CODE = [page for page in PAGES if blocks_of(page)]
 ON_SERVERS = [page for page in WITH_CODE if any(block.needs & SERVERS for block in blocks_of(page))]
@@ -82,6 +84,17 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     pages = [page.name for page in PAGES if page.parent == ROOT / "docs" and page.name != "index.md"]
     assert [page for page in pages if f"({page})" not in index] == []
+
+
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(
+        r"`((?:formats|storage|operations|model|_aio|cli|testing)(?:/\w+)*|tests/[\w/]+\.py)`", text
+    )
+    assert len(named) > 12
+    for name in named:
+        path = ROOT / name if name.startswith("tests/") else ROOT / "asyncckpt" / name
+        assert path.exists() or path.with_suffix(".py").exists(), f"docs/architecture.md names {name}"
 
 
 def test_every_error_is_in_the_docs() -> None:

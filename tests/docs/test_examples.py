@@ -15,6 +15,8 @@ import asyncckpt
 from tests.docs.pages import ROOT
 from tests.servers import S3Bucket
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = ROOT / "examples"
 PACKAGE = EXAMPLES / "custom_format"
 # What each prints when it did its work.

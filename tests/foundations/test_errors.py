@@ -18,22 +18,22 @@ import asyncckpt
 from asyncckpt.errors import (
     AsyncCkptError,
     ChecksumMismatchError,
+    DeleteFailuresError,
     MissingExtraError,
     NotRepresentableError,
     ObjectNotFoundError,
     OperationCancelledError,
     OutcomeUnknownError,
-    ShardFailuresError,
 )
 
 # Classes whose fields a caller gives; all others take a text and nothing else.
 WITH_FIELDS: dict[type[AsyncCkptError], Callable[[], AsyncCkptError]] = {
     OutcomeUnknownError: lambda: OutcomeUnknownError("no answer", write_id="a1b2"),
+    DeleteFailuresError: lambda: DeleteFailuresError(
+        "1 of 2 failed", failures={"a": OutcomeUnknownError("no answer", write_id="d4")}
+    ),
     ChecksumMismatchError: lambda: ChecksumMismatchError("tensor 'w' is damaged", tensor="w"),
     NotRepresentableError: lambda: NotRepresentableError("too much", losses=("one", "two")),
-    ShardFailuresError: lambda: ShardFailuresError(
-        "2 shards failed", causes=(OutcomeUnknownError("no answer", write_id="c3"), OSError(5, "broken"))
-    ),
     OperationCancelledError: lambda: OperationCancelledError("the job is over"),
 }
 
@@ -80,6 +80,8 @@ def described(error: BaseException) -> object:
 def _shown(value: object) -> object:
     if isinstance(value, BaseException):
         return described(value)
+    if isinstance(value, dict):
+        return {name: _shown(part) for name, part in value.items()}
     return [_shown(part) for part in value] if isinstance(value, tuple | list) else value
 
 

@@ -18,6 +18,8 @@ from asyncckpt.formats.sdnb.graph.amend import replace_metadata
 from asyncckpt.formats.sdnb.graph.read import read_graph
 from fuzz.seeds import MOMENT, files_of, metadata, states
 
+pytestmark = pytest.mark.thorough
+
 
 def bare_graph(slots: dict[int, int], fields: list[int]) -> tuple[memoryview, int]:
     """A graph whose root has so many fields of four bytes; `slots` says which field each slot is."""

@@ -29,6 +29,8 @@ from fuzz.files import Siblings
 from fuzz.seeds import MOMENT, files_of, metadata, states
 from tests.formats.attacks import mutations
 
+pytestmark = pytest.mark.thorough
+
 MEMORY_FACTOR = 4
 MEMORY_SLACK = 1024 * 1024
 MANY = 2000

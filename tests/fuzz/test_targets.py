@@ -17,6 +17,8 @@ from fuzz.mutate import changed_json, hostile_number, mutate
 from fuzz.seeds import format_seeds, golden_seeds, seeds, side_seeds
 from fuzz.targets import TARGETS, run_target
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -22,7 +22,7 @@ from asyncckpt.formats.metagraph.format import MetagraphFormat
 from asyncckpt.model.state.leaves import LEAVES
 
 STATE: dict[str, Any] = {"w": np.arange(12, dtype=np.float32), "step": 3}
-OPTIONAL = "s3fs urllib3 aiohttp gcsfs flatbuffers zlib_ng blake3 zstandard cryptography torch".split()
+OPTIONAL = "s3fs urllib3 aiohttp gcsfs flatbuffers zlib_ng blake3 zstandard cryptography torch rich".split()
 WORKS = ("mlcp", "mlcp-set", "safetensors", "safetensors-set", "gptrsten", "mldf")
 KEY = bytes(32)
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.installs.throwaway import PROJECT, throwaway_environment
 
 OLDEST_PYTHON = "3.11"  # newer ones have no wheels of the oldest numpy
-LIGHT_EXTRAS = ("s3", "gcs", "samediff", "mldf", "bundle", "incremental", "gptrs")
+LIGHT_EXTRAS = ("s3", "gcs", "samediff", "mldf", "bundle", "gptrs", "cli")
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)>=(?P<floor>[0-9][0-9A-Za-z.]*)$")
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncckpt.model.boxes import Box, tiles, whole
+from asyncckpt.model.boxes import Box, boxes_of_run, overlap, tiles, whole
 
 
 @st.composite
@@ -91,3 +91,39 @@ def test_many_rows_are_checked_fast() -> None:
     rows = [Box((i, 0), (1, 8)) for i in range(20_000)]
     assert tiles(rows, (20_000, 8))
     assert not tiles([*rows[:-1], rows[0]], (20_000, 8))
+
+
+@given(start=st.integers(-5, 20), count=st.integers(0, 12), step=st.integers(1, 5), data=st.data())
+def test_an_overlap_has_the_positions_of_an_interval(
+    start: int, count: int, step: int, data: st.DataObject
+) -> None:
+    positions = range(start, start + count * step, step)
+    low = data.draw(st.integers(-6, 90))
+    high = data.draw(st.integers(low, 100))
+    found = overlap(positions, low, high)
+    assert list(positions[found] if found else ()) == [p for p in positions if low <= p < high]
+
+
+@given(shape=st.lists(st.integers(0, 4), max_size=4).map(tuple), data=st.data())
+def test_a_run_is_its_boxes_in_order(shape: tuple[int, ...], data: st.DataObject) -> None:
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    start = data.draw(st.integers(0, array.size))
+    end = data.draw(st.integers(start, array.size))
+    boxes = list(boxes_of_run(shape, start, end))
+    assert len(boxes) <= 2 * len(shape) + 1
+    items = [item for box in boxes for item in array[box.within(whole(shape))].reshape(-1)]
+    assert items == list(range(start, end))
+
+
+@pytest.mark.parametrize(
+    ("box", "inside"),
+    [
+        (Box((0, 0), (2, 3)), True),
+        (Box((1, 1), (1, 2)), True),
+        (Box((1, 1), (2, 2)), False),
+        (Box((0,), (2,)), False),
+        (Box((-1, 0), (1, 1)), False),
+    ],
+)
+def test_a_box_inside_another(box: Box, inside: bool) -> None:
+    assert box.inside(whole((2, 3))) == inside

@@ -303,7 +303,7 @@ async def test_a_cancel_leaves_nothing(how: str) -> None:
 async def test_shards_and_pieces_survive() -> None:
     """Two ranks' halves of one tensor: still two shards, still one tensor, in the format that keeps both."""
     from asyncckpt import CheckpointMetadata, ShardData, ShardMetadata, TensorMetadata
-    from asyncckpt.operations.reading.plan import piece_name
+    from asyncckpt.operations.reading.catalog import piece_name
 
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
     storage = MemoryStorage()

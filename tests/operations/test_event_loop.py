@@ -26,7 +26,7 @@ from asyncckpt.operations import load
 from asyncckpt.operations import runtime as session
 from asyncckpt.operations.convert import convert
 from asyncckpt.operations.diff import diff
-from asyncckpt.operations.reading import fetch, files
+from asyncckpt.operations.reading import chunks, files
 from asyncckpt.operations.writing import hashing
 from asyncckpt.operations.writing.staging import capture, layout, stage
 from asyncckpt.storage.base import ObjectReader
@@ -86,7 +86,7 @@ async def test_the_heavy_steps_of_a_load_run_in_threads(
     place = (storage(), "x")
     await asyncckpt.save(large_state(), place)
     recorder.watch(files.OpenFiles, "_begin")
-    recorder.watch(fetch, "check_chunk")
+    recorder.watch(chunks, "check_chunk")
     await asyncckpt.load(place)
     recorder.assert_off_the_loop()
 

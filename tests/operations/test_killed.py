@@ -13,6 +13,8 @@ import asyncckpt
 from asyncckpt.testing.strategies import assert_identical
 from tests.operations.killed_saves import KINDS, SETS, SINGLE_FILES, new_name, old_name, state
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -24,7 +24,7 @@ from tests.operations.places import open_medium
 class RemoteMemory(MemoryStorage):
     """Memory that can't be mapped, as an object store can't."""
 
-    capabilities = Capabilities(remote=True)
+    capabilities = Capabilities()
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         reader = await super()._open_reader(key, first_bytes=first_bytes)

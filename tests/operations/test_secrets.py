@@ -25,6 +25,8 @@ from asyncckpt.storage.s3.storage import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
 
+pytestmark = pytest.mark.filterwarnings("ignore::asyncckpt.storage.NotAtomicWarning")
+
 SECRET = "s3cr3t-Zq7xV1"
 TOKEN = "t0ken-Kp9wB2"
 PRESIGNED = ("X-Amz-Signature", "X-Amz-Credential", "Signature=", "X-Amz-Security-Token")

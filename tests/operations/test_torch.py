@@ -18,6 +18,8 @@ from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.places import EVERYWHERE, open_medium
 from tests.operations.test_requests import RemoteMemory
 
+pytestmark = pytest.mark.thorough
+
 # The quick tests run where no framework is installed.
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 

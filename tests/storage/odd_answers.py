@@ -20,6 +20,10 @@ async def _listed(storage: ICheckpointStorage) -> object:
     return [info async for info in storage.list("p")]
 
 
+async def _paged(storage: ICheckpointStorage) -> object:
+    return [page async for page in storage.list_pages("p", start_after="p/a", limit=3)]
+
+
 async def _read_some(storage: ICheckpointStorage) -> object:
     async with storage.open_reader("p/k", first_bytes=4) as reader:
         return reader.first, await reader.read_range(4, 8)
@@ -37,6 +41,8 @@ VERBS: dict[str, Verb] = {
     "stat": lambda storage: storage.stat("p/k"),
     "delete": lambda storage: storage.delete("p/k"),
     "delete, if there": lambda storage: storage.delete("p/k", missing_ok=False),
+    "delete many": lambda storage: storage.delete_many(["p/k", "p/l"]),
+    "list pages": _paged,
     "read": lambda storage: storage.read("p/k"),
     "read a range": lambda storage: storage.read_range("p/k", 1, 3),
     "open a reader": _read_some,

@@ -36,6 +36,10 @@ class Seen:
             return "CopyPart" if "x-amz-copy-source" in self.headers else "UploadPart"
         if "uploads" in query:
             return "CreateUpload" if self.method == "POST" else "ListUploads"
+        if "delete" in query:
+            return "DeleteMany"
+        if "list-type" in query:
+            return "List"
         if "uploadId" in query:
             return {"POST": "Complete", "DELETE": "Abort", "GET": "ListParts"}[self.method]
         return {"PUT": "Put", "GET": "Get", "HEAD": "Head", "DELETE": "Delete"}.get(self.method, self.method)

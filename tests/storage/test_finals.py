@@ -18,7 +18,9 @@ from asyncckpt.storage.base import ICheckpointStorage, ObjectReader
 from asyncckpt.storage.memory import MemoryStorage
 from tests.storage.memory_contract import MemoryContract
 
-HOOKS_WITH_A_DEFAULT = frozenset({"_close"})
+HOOKS = frozenset(
+    "_put _read _stat _list _delete _open_writer _open_reader _delete_many _store_time _close".split()
+)
 
 
 def not_a_hook(self: object, *_: Any, **__: Any) -> NoReturn:
@@ -27,12 +29,13 @@ def not_a_hook(self: object, *_: Any, **__: Any) -> NoReturn:
 
 def own_names(base: type, *public: str) -> dict[str, Any]:
     """Every name with one underscore that a backend might choose for itself: those of its author's own methods."""
-    likely = {f"_{name}" for name in vars(base) if not name.startswith("_")} | set(public)
-    hooks: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
-    return dict.fromkeys(sorted(likely - hooks), not_a_hook)
+    names = {name for each in base.__mro__ for name in vars(each)}
+    likely = {f"_{name}" for name in names if not name.startswith("_")} | set(public)
+    abstract: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
+    return dict.fromkeys(sorted(likely - HOOKS - abstract), not_a_hook)
 
 
-BUSY = own_names(ICheckpointStorage, "_write", "_commit", "_require", "_read", "_check", "_abort")
+BUSY = own_names(ICheckpointStorage, "_write", "_commit", "_require", "_check", "_abort", "_pages")
 BusyStorage: type[MemoryStorage] = type("BusyStorage", (MemoryStorage,), BUSY)
 """A backend whose own methods have the names that its author would think of first."""
 
@@ -43,9 +46,10 @@ class TestBusyStorage(MemoryContract):
 
 def test_nothing_of_the_base_classes_looks_like_a_hook_and_is_none() -> None:
     for base in (ICheckpointStorage, ObjectReader, ICheckpointFormat):
-        own = f"_{base.__name__}__"
-        private = {n for n in vars(base) if n.startswith("_") and not n.startswith(("__", "_abc_", own))}
-        assert private <= base.__abstractmethods__ | HOOKS_WITH_A_DEFAULT
+        for each in base.__mro__:
+            own = f"_{each.__name__}__"
+            private = {n for n in vars(each) if n.startswith("_") and not n.startswith(("__", "_abc_", own))}
+            assert private <= base.__abstractmethods__ | HOOKS
 
 
 async def test_a_checkpoint_on_such_a_storage_comes_back() -> None:
@@ -54,13 +58,19 @@ async def test_a_checkpoint_on_such_a_storage_comes_back() -> None:
         assert (await asyncckpt.load((storage, "a.checkpoint")))["w"].tolist() == [0, 1, 2]
 
 
-FINAL = [name for name, method in vars(ICheckpointStorage).items() if getattr(method, "__final__", False)]
+FINAL = [
+    name
+    for each in ICheckpointStorage.__mro__
+    for name, method in vars(each).items()
+    if getattr(method, "__final__", False)
+]
 
 
 def test_what_is_final() -> None:
     assert set(FINAL) == {
         *("write", "write_new", "open_writer", "open_reader", "read", "read_range", "read_ranges"),
-        *("stat", "exists", "list", "delete", "aclose"),
+        *("stat", "exists", "list", "list_pages", "delete", "delete_many", "aclose"),
+        *("admit", "end_admission", "with_retries"),
     }
 
 
@@ -74,6 +84,11 @@ def test_a_storage_that_replaces_a_final_method_is_refused(name: str) -> None:
     mixin = type("Mixin", (), {name: not_a_hook})
     with pytest.raises(TypeError, match=line):
         type("Mine", (mixin, MemoryStorage), {})
+
+
+def test_a_storage_needs_a_way_to_read() -> None:
+    with pytest.raises(TypeError, match="Blind has neither of the hooks _read and _open_reader"):
+        type("Blind", (ICheckpointStorage,), {})
 
 
 def test_a_reader_that_replaces_a_final_method_is_refused() -> None:

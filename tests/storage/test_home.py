@@ -28,6 +28,7 @@ MOVING: dict[str, Callable[[Path], ICheckpointStorage]] = {
     "fsspec url": lambda folder: FsspecStorage(f"file://{folder}"),
     "fsspec memory": lambda folder: FsspecStorage(f"memory://{folder.name}"),
 }
+pytestmark = pytest.mark.filterwarnings("ignore::asyncckpt.storage.NotAtomicWarning")
 NOWHERE = "http://127.0.0.1:9"
 FIXED: dict[str, Callable[[], ICheckpointStorage]] = {
     "s3": lambda: S3Storage(

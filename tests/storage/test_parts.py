@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncckpt.errors import RangeError
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 
 
 @given(st.integers(1, 50), st.integers(0, 400), st.randoms())
@@ -44,7 +44,3 @@ def test_gaps_and_short_parts() -> None:
 def test_parts_need_a_size() -> None:
     with pytest.raises(RangeError, match="at least 1 byte"):
         PartLedger("key", 0)
-
-
-def test_bytes_of_views() -> None:
-    assert total_bytes([b"ab", bytearray(3), memoryview(b"abcd").cast("I")]) == 9

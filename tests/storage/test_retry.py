@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncckpt.errors import AccessDeniedError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http.status import RefusedError
+from asyncckpt.storage.http.errors import RefusedError
 from asyncckpt.storage.retry import CircuitBreaker, RetryPolicy, on_retry, retrying
 
 

@@ -134,7 +134,7 @@ def _require_u32(name: str, sizes: Mapping[str, int]) -> None:
 
 
 class _Regions:
-    """Reads spans of the file, and keeps them for the checksum over all that is no payload."""
+    """Reads spans of the file, and keeps them for the checksum over all that is not payload."""
 
     def __init__(self, file_bytes: int) -> None:
         self.file_bytes = file_bytes
@@ -246,7 +246,7 @@ def _stored_tensors(entries: Sequence[Entry], data_start: int) -> list[StoredTen
 
 
 def _restored(block: Block, stored: list[StoredTensor]) -> tuple[Block, list[StoredTensor]]:
-    """Scalars get their shape back, and a mark of the end is no tensor. Changes `stored`. Raises LayoutError."""
+    """Scalars get their shape back, and a mark of the end is not a tensor. Changes `stored`. Raises LayoutError."""
     members = dict(block.metadata) if isinstance(block.metadata, dict) else {}
     if members.pop(_END_MARK, None) is not None:
         if [(t.name, t.metadata.size) for t in stored] != [(_END.name, 0)]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -70,31 +70,3 @@ def inflate_frame(data: Buffer, raw_bytes: int, what: str, *, padding: int = 0) 
     if padding and raw[-padding:].strip(b"\0"):
         raise LayoutError(f"{what} has other padding than zeros")
     return raw[: raw_bytes - padding] if padding else raw
-
-
-class Inflater:
-    """A whole stream, fed piece by piece; `feed` gives the bytes in portions, so that they can be counted."""
-
-    def __init__(self, what: str) -> None:
-        self._inflater = zlib.decompressobj(_RAW)
-        self._what = what
-
-    @property
-    def finished(self) -> bool:
-        return self._inflater.eof
-
-    def feed(self, data: Buffer, *, portion: int = 1 << 20) -> Iterator[bytes]:
-        """Raises LayoutError for bytes that are not DEFLATE, or that come after its end."""
-        pending: Buffer = data
-        while True:
-            try:
-                raw = self._inflater.decompress(pending, portion)
-            except zlib.error as error:
-                raise LayoutError(f"{self._what} can't be inflated: {error}") from None
-            if raw:
-                yield raw
-            pending = self._inflater.unconsumed_tail
-            if self._inflater.eof or (not pending and len(raw) < portion):
-                break
-        if self._inflater.unused_data:
-            raise LayoutError(f"{self._what} goes on after the end of its stream")

@@ -6,14 +6,14 @@ the same code serves memory, a mapped file and an object store, and runs in a wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from asyncckpt.errors import TruncatedError
-from asyncckpt.model.checksums import Checksums
+from asyncckpt.model.checksums import Buffer, Checksums
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 
 Algorithm = Literal["crc32", "crc32c", "sha256", "blake3"]
@@ -64,17 +64,47 @@ class Extent(NamedTuple):
     def end(self) -> int:
         return self.offset + self.size
 
+    def cut(self, size: int) -> Iterator[Extent]:
+        """The same bytes in runs of that size, the last one shorter."""
+        for offset in range(self.offset, self.end, size):
+            yield Extent(offset, min(size, self.end - offset), self.file)
+
+
+class Vouch(Protocol):
+    """Says whether all the frames of a tensor, together, are those that were meant."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of them were seen once: from then on `decode` knows each by itself."""
+
+    def begin(self) -> Vouching:
+        """One pass over the raw bytes of all frames, in order."""
+
+
+class Vouching(Protocol):
+    """One such pass."""
+
+    def update(self, raw: Buffer) -> None:
+        """The raw bytes of the next frame."""
+
+    def finish(self) -> None:
+        """All frames were given. Raises ChecksumMismatchError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A tensor stored in frames, each made from `raw_bytes` bytes (the last from fewer).
+    """A tensor stored in frames, each made from `raw_bytes` bytes (the last from fewer); it begins `skip` bytes into
+    the first.
 
-    `decode(number, stored)` gives the raw bytes of one frame, in a worker thread; raises FormatError subclasses.
+    `decode(number, stored)` gives the raw bytes of one frame, in any thread; raises FormatError subclasses. With a
+    `vouch`, frames that nobody has vouched for yet may be handed out only after it has seen all of them.
     """
 
     raw_bytes: int
     extents: tuple[Extent, ...]
-    decode: Callable[[int, bytes], bytes]
+    decode: Callable[[int, Buffer], Buffer]
+    skip: int = 0
+    vouch: Vouch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +113,7 @@ class StoredTensor:
 
     Its bytes are the `extents` joined, or what `frames` decode to. `checksums` are the CRC32C of its chunks of
     `chunk_bytes`, None in foreign files. `order` is F where the bytes are in Fortran order. `absent` says why there
-    are no bytes.
+    are not bytes.
     """
 
     metadata: TensorMetadata

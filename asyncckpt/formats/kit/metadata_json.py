@@ -47,7 +47,7 @@ class MetadataSerializer:
 
     @staticmethod
     def deserialize(text: str | bytes | memoryview) -> CheckpointMetadata:
-        """Raises LayoutError for text that is no metadata."""
+        """Raises LayoutError for text that is not metadata."""
         data = text.encode() if isinstance(text, str) else text
         return decode_metadata(load_json(data, "the metadata"))
 
@@ -171,7 +171,7 @@ def _text(value: Any, shown: str) -> str:
 def encode_timestamp(moment: datetime) -> str:
     """ISO 8601 with the offset of the time zone, or a Z as .NET writes it. A naive moment counts as UTC.
 
-    Raises UnsupportedStateError for what is no datetime, and for one that UTC has no year for.
+    Raises UnsupportedStateError for what is not a datetime, and for one that UTC has no year for.
     """
     if not isinstance(moment, datetime):
         raise UnsupportedStateError(f"metadata.timestamp: must be a datetime, not a {type(moment).__name__}")
@@ -229,7 +229,7 @@ def decode_timestamp(text: str) -> datetime:
         seconds, fraction, zone = match.groups()
         zone = "+00:00" if zone in (None, "Z") else zone
         moment = datetime.fromisoformat(f"{seconds}.{(fraction or '0')[:6]:0<6}{zone}")
-        moment.astimezone(UTC)  # raises for what is no moment of any calendar
+        moment.astimezone(UTC)  # raises for what is not a moment of any calendar
         return moment
     except (ValueError, OverflowError):
         raise LayoutError(f"timestamp {text[:60]!r} is not ISO 8601") from None

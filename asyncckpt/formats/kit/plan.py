@@ -43,7 +43,7 @@ class Content:
 
     def chunking(self) -> Chunking:
         """How its tensors are cut into checksum chunks."""
-        return Chunking.for_sizes(tensor.size for tensor in self.tensors)
+        return Chunking.for_sizes(self.table().sizes.tolist())
 
     def table(self) -> TensorTable:
         """Its tensors as columns."""

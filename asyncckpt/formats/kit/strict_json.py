@@ -110,7 +110,7 @@ def _light_weight(value: Json) -> int:
 def _weight(value: Json) -> int:
     """How many values it consists of, or some number beyond _BATCH where they are more.
 
-    Raises TypeError for a key that is no string: `json` would make one of it.
+    Raises TypeError for a key that is not a string: `json` would turn it into one.
     """
     count = 1
     stack = [value]

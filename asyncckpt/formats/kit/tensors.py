@@ -18,7 +18,7 @@ from asyncckpt.model.tensors import TensorTable, sizes_column
 MAX_RANK = 64
 _MAX_INT = 1 << 63
 _MEMBERS = itemgetter("name", "shape", "dataType", "offset", "size")
-_STRING, _INTEGERS, _LIST = frozenset({str}), frozenset({int}), frozenset({list})
+_STRING, _INTEGERS, _LISTS = frozenset({str}), frozenset({int}), frozenset({list})
 _KNOWN_TYPES = frozenset({str, int})
 
 DTYPE_NUMBERS = {
@@ -89,10 +89,10 @@ def decode_tensors(values: list[Json]) -> TensorTable:
         names, shapes, types, offsets, sizes = (
             zip(*map(_MEMBERS, values), strict=True) if values else [()] * 5
         )
+        columns = [list(names), list(shapes), list(types), list(offsets), list(sizes)]
     except (KeyError, TypeError):
-        table = None
-    else:
-        table = _decode_columns(list(names), list(shapes), list(types), list(offsets), list(sizes))
+        columns = []
+    table = _decode_columns(*columns) if columns else None
     if table is None:
         # Something is wrong, or rare, with at least one of them.
         return TensorTable.of([_decode_tensor(value) for value in _drained(values)])
@@ -101,17 +101,17 @@ def decode_tensors(values: list[Json]) -> TensorTable:
 
 
 def _decode_columns(
-    names: list[Json], lists: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
+    names: list[Json], shapes: list[Json], types: list[Json], offsets: list[Json], sizes: list[Json]
 ) -> TensorTable | None:
     """The tensors, where all columns are what they should be."""
-    if not _LIST.issuperset(map(type, lists)) or not _STRING.issuperset(map(type, names)):
+    if not _STRING.issuperset(map(type, names)) or not _LISTS.issuperset(map(type, shapes)):
         return None
-    # Every one of them: for a dict, [true] and [1.0] are the same as a [1] that came before.
-    if not _INTEGERS.issuperset(map(type, chain(offsets, sizes, chain.from_iterable(lists)))):
+    # The types of all of them, not of the distinct ones: 1 == 1.0 == True.
+    if not _INTEGERS.issuperset(map(type, chain(offsets, sizes, chain.from_iterable(shapes)))):
         return None
     if not _KNOWN_TYPES.issuperset(map(type, types)) or not all(0 <= n < _MAX_INT for n in offsets):
         return None
-    shapes = list(map(tuple, lists))
+    shapes = list(map(tuple, shapes))
     kinds = set(zip(types, shapes, strict=True))
     if not all(0 <= n < _MAX_INT for _, shape in kinds for n in shape):
         return None

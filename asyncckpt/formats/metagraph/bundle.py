@@ -285,7 +285,7 @@ def check_store(bundle: Bundle) -> None:
                 f"has {node.size} bytes, INDEX says {entry.raw_size}"
             )
     if any(node.in_base for node in bundle.nodes) and bundle.metadata.base is None:
-        raise LayoutError("a node lies in the base, but the bundle is no delta")
+        raise LayoutError("a node lies in the base, but the bundle is not a delta")
     entries = _untied(bundle)
     if bundle.codec.flags:
         _check_frames(bundle, entries)

@@ -24,6 +24,8 @@ TAG_BYTES = 16
 LEVEL = 3
 _ASSOCIATED = struct.Struct("<QIQ")
 _FREE_BYTES = 1 << 20
+_FREE_TENSOR_BYTES = 64 << 20
+"""Up to so many bytes of tensors any ratio is fine: a fresh optimiser is nothing but zeros."""
 _MAX_RATIO = 200
 """A section that would shrink more is stored as it is, so that a reader can refuse anything that grows more."""
 
@@ -130,6 +132,14 @@ class Codec:
         if not hasattr(self._local, "decompressor"):
             self._local.decompressor = require("zstandard").ZstdDecompressor()
         return self._local.decompressor
+
+
+def require_modest(raw_size: int, stored_size: int) -> None:
+    """What a reader bears of tensors that nothing vouches for but the bundle itself. Raises LimitExceededError."""
+    if raw_size > _FREE_TENSOR_BYTES and raw_size > _MAX_RATIO * stored_size:
+        raise LimitExceededError(
+            f"{stored_size} bytes of the bundle's tensors would grow to {raw_size}, beyond 1:{_MAX_RATIO}"
+        )
 
 
 def stored_bound(raw_size: int, flags: int) -> int:

@@ -24,14 +24,17 @@ from asyncckpt.formats.kit.index import (
     StoredTensor,
 )
 from asyncckpt.formats.metagraph.bundle import Bundle, Keys, read_bundle
-from asyncckpt.formats.metagraph.codec import Codec
+from asyncckpt.formats.metagraph.codec import Codec, require_modest
 from asyncckpt.formats.metagraph.delta import MAX_BASES, BaseReference
-from asyncckpt.formats.metagraph.hashing import hash_of
+from asyncckpt.formats.metagraph.hashing import hash_of, new_hasher
 from asyncckpt.formats.metagraph.header import CHECKSUM_SPAN, HEADER_BYTES, Flag, Section, SectionType
 from asyncckpt.formats.metagraph.records import Entry, Frame, Node
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.metadata import Json, TensorMetadata
 
 NAME = "metagraph"
+_WINDOW_BYTES = 1 << 20
+"""What is vouched for as a whole is hashed in runs of this size as well."""
 
 
 def parse_file(source: FileInfo, keys: Keys) -> ParseSteps:
@@ -92,6 +95,9 @@ def _read_base(reference: BaseReference, delta: Bundle, keys: Keys) -> Generator
 def _stored_tensors(bundles: Sequence[Bundle], *, checked: bool) -> list[StoredTensor]:
     """The tensors of the first bundle, wherever their bytes are."""
     top = bundles[0]
+    if top.metadata.block is None:
+        framed = [entry for bundle in bundles for entry in bundle.entries.values() if entry.frame_count]
+        require_modest(sum(e.raw_size for e in framed), sum(e.stored_size for e in framed))
     nodes_below = [{node.id: node for node in bundle.nodes} for bundle in bundles[1:]]
     stored = []
     for node in top.nodes:
@@ -120,9 +126,9 @@ def _stored_tensor(node: Node, bundle: Bundle, level: int, checked: bool) -> Sto
     extent = Extent(entry.offset, entry.stored_size, level)
     if checked and entry.raw_size:
         # CRC32C finds accidents. What a signature or a key vouches for has to stand up to intent.
-        return StoredTensor(
-            tensor, frames=Frames(entry.raw_size, (extent,), _Vouched(tensor.name, node.hash))
-        )
+        vouched = _Vouched(tensor.name, node.hash)
+        frames = Frames(_WINDOW_BYTES, tuple(extent.cut(_WINDOW_BYTES)), vouched.decode, vouch=vouched)
+        return StoredTensor(tensor, frames=frames)
     return StoredTensor(_placed(tensor, entry.offset), (extent,))
 
 
@@ -150,7 +156,7 @@ class _FrameDecoder:
     frame_bytes: int
     raw_size: int
 
-    def __call__(self, number: int, stored: bytes) -> bytes:
+    def __call__(self, number: int, stored: Buffer) -> bytes:
         what = f"frame {number} of tensor {self.name!r}"
         if hash_of(stored) != self.frames[number].hash:
             raise ChecksumMismatchError(
@@ -161,20 +167,56 @@ class _FrameDecoder:
         return self.codec.decode_frame(self.first + number, stored, raw_size=raw_size, what=what)
 
 
-@dataclass(frozen=True, slots=True)
 class _Vouched:
-    """Hands a plain tensor out only if it is the one that was vouched for: by a signature, or by a key's owner."""
+    """Hands a plain tensor out only if it is the one that was vouched for: by a signature, or by a key's owner.
 
-    name: str
-    hash: bytes
+    Its hash is over all of it. Whoever has seen all of it once also knows the hash of each window, so that a slice
+    takes no second pass.
+    """
 
-    def __call__(self, number: int, stored: bytes) -> bytes:
-        if hash_of(stored) != self.hash:
-            raise ChecksumMismatchError(
-                f"tensor {self.name!r} is not the one that was signed or sealed: its BLAKE3 is another",
-                tensor=self.name,
-            )
+    def __init__(self, name: str, expected: bytes) -> None:
+        self._name = name
+        self._expected = expected
+        self._windows: list[bytes] | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self._windows is not None
+
+    def decode(self, number: int, stored: Buffer) -> Buffer:
+        if self._windows is not None and hash_of(stored) != self._windows[number]:
+            raise self._refusal()
         return stored
+
+    def begin(self) -> _Vouching:
+        return _Vouching(self)
+
+    def accept(self, digest: bytes, windows: list[bytes]) -> None:
+        if digest != self._expected:
+            raise self._refusal()
+        self._windows = windows
+
+    def _refusal(self) -> ChecksumMismatchError:
+        return ChecksumMismatchError(
+            f"tensor {self._name!r} is not the one that was signed or sealed: its BLAKE3 is another",
+            tensor=self._name,
+        )
+
+
+class _Vouching:
+    """One pass over all windows."""
+
+    def __init__(self, vouched: _Vouched) -> None:
+        self._vouched = vouched
+        self._hasher = new_hasher()
+        self._windows: list[bytes] = []
+
+    def update(self, raw: Buffer) -> None:
+        self._hasher.update(raw)
+        self._windows.append(hash_of(raw))
+
+    def finish(self) -> None:
+        self._vouched.accept(self._hasher.digest(), self._windows)
 
 
 # -- what verify and inspect use -------------------------------------------------------------------------------

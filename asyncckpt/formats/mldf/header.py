@@ -18,7 +18,7 @@ offset bytes header field      meaning
 49     8     data_ptr
 57     8     alloc_table_ptr   the table's count is (end of file - this) / 16
 65     4     data CRC32        with flag 4: of [data_ptr, alloc_table_ptr)
-69     4     structure CRC32   tables of ours: of everything else (mldf_table.py); otherwise 0
+69     4     structure CRC32   tables of ours: of everything else (table.py); otherwise 0
 ====== ===== ================= =====================================================================
 
 A descriptor has 204 bytes: name 64 (NUL padded), u2 type, u2 flags, u4 metadata_size, u4 pad, 128 arguments. The

@@ -42,7 +42,7 @@ _DTYPES = {
 TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
 _RANKS = {dtype: -number for number, dtype in enumerate(_DTYPES.values())}
 _ENTRY = itemgetter("dtype", "shape", "data_offsets")
-_INTEGERS, _LIST = frozenset({int}), frozenset({list})
+_INTEGERS, _LISTS = frozenset({int}), frozenset({list})
 _PACKED = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
@@ -115,9 +115,9 @@ def _decode_columns(members: dict[str, Json], data_start: int) -> TensorTable | 
         dtypes = {tag: _DTYPES[tag] for tag in set(tags)}
     except (KeyError, TypeError, ValueError):
         return None
-    # Every one of them: for a dict, [true] and [1.0] are the same as a [1] that came before.
+    # The types of all of them, not of the distinct ones: 1 == 1.0 == True.
     numbers = chain(starts, ends, chain.from_iterable(shapes))
-    if not _INTEGERS.issuperset(map(type, numbers)) or not _LIST.issuperset(map(type, shapes)):
+    if not _INTEGERS.issuperset(map(type, numbers)) or not _LISTS.issuperset(map(type, shapes)):
         return None
     if not all(map(is_unicode, names)):
         return None

@@ -279,7 +279,7 @@ class _Reader:
             kind = chr(self._byte("a field's type"))
             fields.append((kind, self._text()))
             if kind == "L" and self._field_type() != _OBJECT_TYPE:
-                raise LayoutError(f"the field {fields[-1][1][:40]!r} of the manifest is no object")
+                raise LayoutError(f"the field {fields[-1][1][:40]!r} of the manifest is not an object")
         return tuple(fields)
 
     def _field_type(self) -> str | int | None:
@@ -303,7 +303,7 @@ class _Reader:
         if code == _REFERENCE:
             known = self._referenced()
             if not isinstance(known, str) or isinstance(known, _ClassName):
-                raise LayoutError("a key of the manifest refers to something that is no string")
+                raise LayoutError("a key of the manifest refers to something that is not a string")
             return known
         if code == _STRING:
             key = self._text()

@@ -16,12 +16,14 @@ from asyncckpt.formats.kit.index import Extent, Frames, Need, StoredTensor
 from asyncckpt.formats.sdnb.graph.read import ARRAY, DTYPES_BY_CODE, TEXT_CODES, FlatArray, Graph
 from asyncckpt.formats.sdnb.header import Header
 from asyncckpt.formats.sdnb.java_manifest import ArrayRange
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import item_size
 from asyncckpt.model.file_names import is_file_name
 from asyncckpt.model.metadata import TensorMetadata
 
 UPDATER_PREFIX = "updaterState/"
 _MAX_DIMENSION = 1 << 63
+_SWAPPED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,13 @@ class Found:
         if not self.swapped or tensor.size == 0:
             return StoredTensor(tensor, self.extents, order=self.order)
         width = item_size(self.dtype)
-        frames = Frames(tensor.size, self.extents[:1], lambda _, data: _swap(data, width))
+        step = max(width, _SWAPPED_BYTES // width * width)
+        extents = tuple(self.extents[0].cut(step))
+        frames = Frames(step, extents, lambda _, data: _swap(data, width))
         return StoredTensor(tensor, frames=frames, order=self.order)
 
 
-def _swap(data: bytes, width: int) -> bytes:
+def _swap(data: Buffer, width: int) -> bytes:
     return np.frombuffer(data, f"V{width}").view(np.uint8).reshape(-1, width)[:, ::-1].tobytes()
 
 
@@ -135,7 +139,7 @@ class Collector:
         """A file beside this one that is nothing but the array."""
         if not is_file_name(file):
             raise LayoutError(
-                f"variable {name!r} lies in {file[:80]!r}, which is no plain name beside the file"
+                f"variable {name!r} lies in {file[:80]!r}, which is not a plain name beside the file"
             )
         size = prod(shape) * item_size(dtype) if all(n >= 0 for n in shape) else -1
         if size < 0 or size >= _MAX_DIMENSION:

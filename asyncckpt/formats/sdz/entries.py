@@ -2,26 +2,27 @@
 
 - stored: any range of the entry is a range of the archive;
 - framed (DEFLATE by us): a range is the frames that cover it, and a tensor's frames are read alone;
-- inflated (DEFLATE by others): the whole entry is inflated once, in memory, under limits, and kept.
+- streamed (DEFLATE by others): it is inflated once, under limits, and again from the nearest place when it is read.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
-from asyncckpt.errors import ChecksumMismatchError, LayoutError
-from asyncckpt.formats.kit.deflate import EMPTY_STREAM, Inflater, inflate_frame
+from asyncckpt.errors import LayoutError
+from asyncckpt.formats.kit.deflate import EMPTY_STREAM, inflate_frame
 from asyncckpt.formats.kit.index import Extent, Frames, Need, RegionDigest, StoredTensor, need_exactly
 from asyncckpt.formats.kit.zip import ZipEntry, ZipLimits
 from asyncckpt.formats.sdz.frames import FrameSizes
 from asyncckpt.formats.sdz.seal import entry_digest
-from asyncckpt.model.checksums import crc32
+from asyncckpt.formats.sdz.streamed import Stream
+from asyncckpt.model.checksums import Buffer
 
-_PIECE = 8 << 20
 Reading = Generator[Need, memoryview, memoryview]
+Placing = Generator[Need, memoryview, StoredTensor]
 
 
 class EntrySource(ABC):
@@ -35,11 +36,15 @@ class EntrySource(ABC):
         """Bytes [start, end) of the inner file."""
 
     @abstractmethod
-    def place(self, tensor: StoredTensor) -> StoredTensor:
+    def place(self, tensor: StoredTensor) -> Placing:
         """The same tensor, with its places in the archive."""
 
     def digests(self) -> tuple[RegionDigest, ...]:
         return ()
+
+    def check_limits(self, limits: ZipLimits) -> None:
+        """Raises LimitExceededError where it says that it inflates to more than is borne."""
+        limits.check(self.entry.size, self.entry.compressed)
 
 
 class StoredEntry(EntrySource):
@@ -49,7 +54,9 @@ class StoredEntry(EntrySource):
         what = f"the entry {self.entry.name!r}"
         return (yield from need_exactly(self.entry.data_offset + start, end - start, what))
 
-    def place(self, tensor: StoredTensor) -> StoredTensor:
+    def place(self, tensor: StoredTensor) -> Placing:
+        yield from ()
+
         def moved(extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
             return tuple(Extent(self.entry.data_offset + e.offset, e.size) for e in extents)
 
@@ -65,60 +72,58 @@ class StoredEntry(EntrySource):
 class _Kept(EntrySource):
     """Tensors whose bytes were inflated while parsing: nothing more is fetched for them."""
 
-    def _kept(self, tensor: StoredTensor, data: memoryview) -> StoredTensor:
+    def _kept(self, tensor: StoredTensor, runs: Sequence[Buffer]) -> StoredTensor:
+        """The tensor with its stored bytes, one for each of its runs."""
         if tensor.metadata.size == 0:
-            return replace(tensor, extents=())
+            return replace(tensor, extents=(), frames=None)
         inner = tensor.frames
+        if inner is not None:
+            runs = [inner.decode(number, run) for number, run in enumerate(runs)]
+        data = runs[0] if len(runs) == 1 else b"".join(runs)
 
-        def decode(number: int, stored: bytes) -> bytes:
-            return bytes(data) if inner is None else inner.decode(number, bytes(data))
+        def decode(number: int, stored: Buffer) -> Buffer:
+            return data
 
         return replace(tensor, extents=(), frames=Frames(tensor.metadata.size, (Extent(0, 0),), decode))
 
 
-class InflatedEntry(_Kept):
-    """Compressed by others. Use `open_inflated`, which counts the bytes that really come out."""
+class StreamedEntry(_Kept):
+    """Compressed by others. Arrays are read from the nearest place before them."""
 
-    def __init__(self, entry: ZipEntry, data: memoryview) -> None:
+    def __init__(self, entry: ZipEntry, stream: Stream) -> None:
         super().__init__(entry)
-        self._data = data
+        self._stream = stream
 
     def read(self, start: int, end: int) -> Reading:
-        yield from ()
-        return self._data[start:end]
+        parts = []
+        for number in self._frames(start, end):
+            extent, base = self._stream.extents[number], number * self._stream.spacing
+            stored = yield from need_exactly(extent.offset, extent.size, f"the entry {self.entry.name!r}")
+            raw = self._stream.decode(number, stored)
+            parts.append(memoryview(raw)[max(0, start - base) : end - base])
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    def place(self, tensor: StoredTensor) -> StoredTensor:
-        parts = [self._data[e.offset : e.end] for e in tensor.runs]
-        return self._kept(tensor, parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
+    def _frames(self, start: int, end: int) -> range:
+        spacing = self._stream.spacing
+        return range(start // spacing, -(-end // spacing)) if start < end else range(0)
 
-
-def open_inflated(
-    entry: ZipEntry, limits: ZipLimits, before: int
-) -> Generator[Need, memoryview, InflatedEntry]:
-    """Inflate an entry as a whole. `before` bytes of the archive were inflated already. Raises FormatError."""
-    inflater = Inflater(f"the entry {entry.name!r}")
-    data = bytearray()
-    crc = 0
-    for start in range(0, entry.compressed, _PIECE):
-        size = min(_PIECE, entry.compressed - start)
-        piece = yield from need_exactly(entry.data_offset + start, size, f"the entry {entry.name!r}")
-        for raw in inflater.feed(piece):
-            data += raw
-            crc = crc32(raw, crc)
-            limits.check(before + len(data), start + size)
-            if len(data) > entry.size:
-                raise LayoutError(
-                    f"the entry {entry.name!r} inflates beyond the {entry.size} bytes it announces"
-                )
-    if not inflater.finished or len(data) != entry.size:
-        raise LayoutError(
-            f"the entry {entry.name!r} inflates to {len(data)} bytes, it announces {entry.size}"
+    def place(self, tensor: StoredTensor) -> Placing:
+        runs = tensor.runs
+        if len(runs) != 1 or tensor.frames is not None or tensor.metadata.size == 0:
+            # Small arrays inside the graph, or such that have to be swapped first.
+            parts = []
+            for run in runs:
+                parts.append((yield from self.read(run.offset, run.end)))
+            return self._kept(tensor, parts)
+        stream, numbers = self._stream, self._frames(runs[0].offset, runs[0].end)
+        first = numbers.start
+        frames = Frames(
+            stream.spacing,
+            stream.extents[first : numbers.stop],
+            lambda number, stored: stream.decode(first + number, stored),
+            skip=runs[0].offset - first * stream.spacing,
         )
-    if crc != entry.crc32:
-        raise ChecksumMismatchError(
-            f"the entry {entry.name!r} has the CRC32 {crc:08x}, the archive says {entry.crc32:08x}"
-        )
-    return InflatedEntry(entry, memoryview(data).toreadonly())
+        return replace(tensor, extents=(), frames=frames)
 
 
 class FramedEntry(_Kept):
@@ -169,17 +174,14 @@ class FramedEntry(_Kept):
         """The numbers of the frames that hold bytes [start, end), as a range; empty frames are among none."""
         return bisect_right(self._raw_start, start) - 1, bisect_left(self._raw_start, end)
 
-    def place(self, tensor: StoredTensor) -> StoredTensor:
+    def place(self, tensor: StoredTensor) -> Placing:
+        yield from ()
         extents = tensor.runs
-        size = tensor.metadata.size
-        if size == 0:
-            return self._kept(tensor, memoryview(b""))
-        if len(extents) == 1 and tensor.frames is None:
+        if len(extents) == 1 and tensor.frames is None and tensor.metadata.size:
             placed = self._in_frames(tensor, extents[0])
             if placed is not None:
                 return placed
-        parts = [self._inflated_bytes(extent) for extent in extents]
-        return self._kept(tensor, memoryview(b"".join(parts)))
+        return self._kept(tensor, [self._inflated_bytes(extent) for extent in extents if extent.size])
 
     def _in_frames(self, tensor: StoredTensor, extent: Extent) -> StoredTensor | None:
         """The frames that are this tensor's own: all of one size, but the last, which may carry padding."""
@@ -192,7 +194,7 @@ class FramedEntry(_Kept):
             return None
         what = f"tensor {tensor.name!r}"
 
-        def decode(number: int, stored: bytes) -> bytes:
+        def decode(number: int, stored: Buffer) -> bytes:
             wanted = min(step, extent.size - number * step)
             return inflate_frame(stored, sizes[number], what, padding=sizes[number] - wanted)
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from asyncckpt.errors import IncompleteCheckpointError, LayoutError
-from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps
+from asyncckpt.formats.kit.index import FileInfo, Index, Need, ParseSteps, StoredTensor
 from asyncckpt.formats.kit.steps import Answer, advance, clip
 from asyncckpt.formats.kit.zip import (
     DEFLATED,
@@ -20,9 +20,10 @@ from asyncckpt.formats.kit.zip import (
 from asyncckpt.formats.sdnb.header import SdnbOptions
 from asyncckpt.formats.sdnb.parse import parse_source
 from asyncckpt.formats.sdnb.shards import ShardName
-from asyncckpt.formats.sdz.entries import EntrySource, FramedEntry, StoredEntry, open_inflated
+from asyncckpt.formats.sdz.entries import EntrySource, FramedEntry, StoredEntry, StreamedEntry
 from asyncckpt.formats.sdz.frames import FramePointer, FrameSizes, read_record
 from asyncckpt.formats.sdz.seal import is_sealed, seal_digests
+from asyncckpt.formats.sdz.streamed import open_stream
 
 NAME = "sdz"
 ENTRY = "model"
@@ -48,7 +49,8 @@ def parse_archive(source: FileInfo, options: SdzOptions) -> ParseSteps:
     index = yield from _parse_inner(sources, leader, options.inner)
     own = (digest for entry in sources.values() for digest in entry.digests())
     digests = tuple(own) if sealed is None else sealed
-    return replace(_archive_index(index, sources, leader, archive.entries), digests=digests)
+    placed = yield from _place_tensors(index, sources, leader, options.limits)
+    return replace(_archive_index(index, archive.entries), tensors=placed, digests=digests)
 
 
 def choose_leader(entries: dict[str, ZipEntry]) -> str:
@@ -90,7 +92,7 @@ def _open_entries(
                 raise LayoutError(f"the frame record has no frames of {name!r}")
             sources[name] = FramedEntry(entry, tables[pointer.number], limits)
         else:
-            sources[name] = yield from open_inflated(entry, limits, inflated)
+            sources[name] = StreamedEntry(entry, (yield from open_stream(entry, limits, inflated)))
             inflated += entry.size
     return sources
 
@@ -113,9 +115,14 @@ def _parse_inner(
     return state.value
 
 
-def _archive_index(
-    index: Index, sources: dict[str, EntrySource], leader: str, entries: dict[str, ZipEntry]
-) -> Index:
+def _place_tensors(
+    index: Index, sources: dict[str, EntrySource], leader: str, limits: ZipLimits
+) -> Generator[Need, memoryview, tuple[StoredTensor, ...]]:
+    """The tensors, with their places in the archive."""
+    if index.header_extents is None:
+        # Nothing vouches for what the frames say they inflate to, so it is held to what others' archives may do.
+        for source in sources.values():
+            source.check_limits(limits)
     files = [name or leader for name in index.files]
     tensors = []
     for tensor in index.tensors:
@@ -123,7 +130,11 @@ def _archive_index(
         if tensor.absent is not None or not extents:
             tensors.append(tensor)
         else:
-            tensors.append(sources[files[extents[0].file]].place(tensor))
+            tensors.append((yield from sources[files[extents[0].file]].place(tensor)))
+    return tuple(tensors)
+
+
+def _archive_index(index: Index, entries: dict[str, ZipEntry]) -> Index:
     methods = {STORED: "stored", DEFLATED: "deflate"}
     listed = [
         {"name": e.name, "method": methods[e.method], "size": e.size, "compressed": e.compressed}
@@ -132,7 +143,6 @@ def _archive_index(
     return replace(
         index,
         format=NAME,
-        tensors=tuple(tensors),
         files=("",),
         header_extents=None,
         details={"entries": listed, "inner": dict(index.details)},

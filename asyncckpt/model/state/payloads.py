@@ -1,7 +1,7 @@
 """Payloads: large bytes and strings of a state, stored beside its tensors instead of in the tree's JSON.
 
 A payload is a 1-d uint8 tensor of the file: the bytes themselves, or a string in UTF-8 (lone surrogates let
-through). The tree has `{"pb": name}` or `{"ps": name}` in the value's place. A payload is no tensor of the state:
+through). The tree has `{"pb": name}` or `{"ps": name}` in the value's place. A payload is not a tensor of the state:
 `only` and `into` pass it by, and it comes back with the other plain values. As JSON such values would take several
 times their size in memory, and one call to encode or decode them would hold the GIL for a second.
 """
@@ -49,7 +49,7 @@ class Payload(NamedTuple):
         return _KINDS[self.tag]
 
     def decode(self, array: np.ndarray) -> bytes | str:
-        """The value. Raises LayoutError for a tensor that is no payload, or no UTF-8."""
+        """The value. Raises LayoutError for a tensor that is not a payload, or not UTF-8."""
         if array.dtype != np.uint8 or array.ndim != 1:
             raise LayoutError(
                 f"payload {self.name[:80]!r} is {array.dtype} {list(array.shape)}, not uint8 with one dimension"

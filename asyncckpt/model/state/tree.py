@@ -1,4 +1,4 @@
-"""The tree of a state tree as JSON, and the way back: a state from its tree and its tensors.
+"""The tree of a state as JSON, and the way back: a state from its tree and its tensors.
 
 A node of the tree is one of::
 
@@ -258,7 +258,7 @@ def tree_leaves(tree: Json) -> list[tuple[Path, str, str]]:
 
 
 def tree_values(tree: Json) -> Iterator[tuple[Path, Any]]:
-    """Path and value of every node that is no tensor: a container's type, a plain value, or a `Payload`.
+    """Path and value of every node that is not a tensor: a container's type, a plain value, or a `Payload`.
 
     Raises LayoutError.
     """

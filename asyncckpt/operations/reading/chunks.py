@@ -1,16 +1,19 @@
-"""What a read has to bring: tensors by the file that holds them, and their chunks, each checked alone."""
+"""What a read brings straight to its place: checksum chunks of tensors, each checked alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from asyncckpt.formats.kit.decode import require_data
-from asyncckpt.formats.kit.index import Index, StoredTensor
+from asyncckpt.formats.kit.decode import check_chunk
+from asyncckpt.formats.kit.index import StoredTensor
+from asyncckpt.model.boxes import Shape
 from asyncckpt.model.dtype import array_from, numpy_dtype
-from asyncckpt.operations.reading.files import OpenFile
+from asyncckpt.model.ranges import ByteRange
+from asyncckpt.operations.reading.runs import portions
 
 _CHECK_BATCH_BYTES = 16 * 1024 * 1024
 _HUGE_PAGE_BYTES = 2 * 1024 * 1024
@@ -18,62 +21,46 @@ _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 @dataclass(slots=True)
 class Job:
-    """One checksum chunk (or a whole tensor without checksums) and where its bytes go."""
+    """A portion of a tensor, from its byte `start` on, and where its bytes are or go."""
 
     stored: StoredTensor
-    chunk: int
+    start: int
     view: memoryview
 
 
-@dataclass(slots=True)
-class Group:
-    """Tensors of one file: those that its map gives, and those that are read by ranges."""
-
-    file: OpenFile
-    mapped: list[StoredTensor]
-    ranged: list[StoredTensor]
+def check_job(job: Job) -> None:
+    """Verify a job's bytes. Raises ChecksumMismatchError."""
+    if job.stored.checksums is not None:
+        check_chunk(job.stored, job.start // job.stored.chunk_bytes, job.view)
 
 
-def grouped(
-    wanted: Sequence[StoredTensor], files: Sequence[OpenFile], into: Mapping[str, np.ndarray]
-) -> tuple[list[Group], list[StoredTensor]]:
-    """Tensors whose bytes lie in one run of a file, by file; and those that have to be joined or decoded.
-
-    What has a place already is read there, not copied out of a map.
-    """
-    groups = [Group(file, [], []) for file in files]
-    pieced: list[StoredTensor] = []
-    for stored in wanted:
-        require_data(stored)
-        if stored.frames is not None or stored.order != "C" or len(stored.extents) != 1:
-            pieced.append(stored)
-            continue
-        group = groups[stored.extents[0].file]
-        mapped = group.file.mapped is not None and stored.name not in into
-        (group.mapped if mapped else group.ranged).append(stored)
-    return groups, pieced
-
-
-def empty_array(stored: StoredTensor) -> np.ndarray:
+def empty_array(dtype: str, shape: Shape) -> np.ndarray:
     """Fresh memory. A large array begins at a huge page's border: else its first part is faulted in page by page."""
-    tensor = stored.metadata
-    if tensor.size < 4 * _HUGE_PAGE_BYTES:
-        return np.empty(tensor.shape, numpy_dtype(tensor.dtype))
-    room = np.empty(tensor.size + _HUGE_PAGE_BYTES, np.uint8)
+    plain = numpy_dtype(dtype)
+    size = prod(shape) * plain.itemsize
+    if size < 4 * _HUGE_PAGE_BYTES:
+        return np.empty(shape, plain)
+    room = np.empty(size + _HUGE_PAGE_BYTES, np.uint8)
     start = -room.ctypes.data % _HUGE_PAGE_BYTES
-    return array_from(room[start : start + tensor.size], tensor.dtype, tensor.shape)
+    return array_from(room[start : start + size], dtype, shape)
 
 
-def chunk_jobs(
-    group: Sequence[StoredTensor], index: Index, arrays: Mapping[str, np.ndarray]
-) -> Iterator[Job]:
-    """The chunks of the tensors, as views of the arrays that hold them or will."""
-    for stored in group:
-        flat = arrays[stored.name].reshape(-1).view(np.uint8).data
-        size = len(flat)
-        step = stored.chunk_bytes if stored.checksums is not None else max(size, 1)
-        for chunk, start in enumerate(range(0, size, step)):
-            yield Job(stored, chunk, flat[start : start + step])
+def whole_jobs(stored: StoredTensor, flat: memoryview) -> Iterator[Job]:
+    """All chunks of a tensor, whose bytes are, or will be, `flat`."""
+    size = len(flat)
+    if stored.checksums is None or size <= stored.chunk_bytes:
+        if size:
+            yield Job(stored, 0, flat)
+        return
+    step = stored.chunk_bytes
+    for start in range(0, size, step):
+        yield Job(stored, start, flat[start : start + step])
+
+
+def jobs_of(stored: StoredTensor, runs: Iterable[ByteRange], flat: memoryview) -> Iterator[Job]:
+    """The chunks that hold some runs of a tensor, whose bytes are `flat`."""
+    for start, end in portions(stored, runs, verify=True):
+        yield Job(stored, start, flat[start:end])
 
 
 def job_batches(jobs: Iterator[Job]) -> Iterator[list[Job]]:

@@ -1,11 +1,8 @@
-"""The files of an open checkpoint: opened when first needed, pinned, mapped where that can be, never read twice."""
+"""The files of a checkpoint: found, opened as its parser needs them, and parsed."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import TypeVar
 
 from asyncckpt._aio import WorkerThreads, fan_out, gc_paused
 from asyncckpt.errors import (
@@ -14,143 +11,17 @@ from asyncckpt.errors import (
     IncompleteCheckpointError,
     InvalidKeyError,
     LayoutError,
-    ObjectChangedError,
     ObjectNotFoundError,
     TruncatedError,
 )
 from asyncckpt.formats.base import ICheckpointFormat
-from asyncckpt.formats.kit.index import DeclaredFile, FileInfo, Index, Need, ParseSteps
-from asyncckpt.formats.kit.steps import Answer, Parsed, Steps, advance, clip
+from asyncckpt.formats.kit.index import DeclaredFile, Index, Need, ParseSteps
+from asyncckpt.formats.kit.steps import Answer, Parsed, advance, clip
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
 from asyncckpt.model.file_names import relative_key_problem
 from asyncckpt.operations.location import ObjectLocation
+from asyncckpt.operations.reading.open_file import FIRST_BYTES, OPENED_AT_ONCE, OpenFile, open_all
 from asyncckpt.operations.runtime import run_inline_or_threaded
-from asyncckpt.storage.base import ObjectReader
-
-FIRST_BYTES = 128 * 1024
-"""What the first request of an open fetches: the whole header of most checkpoints."""
-_AHEAD_BYTES = 8 * 1024 * 1024
-"""No more than this is fetched beyond what a parser asks for."""
-_KEPT_BYTES = 16 * 1024 * 1024
-"""What is kept of bytes that were read, besides the file's beginning."""
-_OPENED_AT_ONCE = 8
-R = TypeVar("R")
-
-
-class OpenFile:
-    """One file: its pinned reader, its memory map where it has one, and runs of bytes that were read.
-
-    One that an index only declares is opened by `ready`, and costs nothing before.
-    """
-
-    def __init__(
-        self,
-        location: ObjectLocation,
-        reader: ObjectReader | None = None,
-        *,
-        declared: DeclaredFile | None = None,
-        opener: Callable[[OpenFile], Awaitable[None]] | None = None,
-    ) -> None:
-        self.location = location
-        self.mapped: memoryview | None = None
-        self._declared = declared
-        self._opener = opener
-        self._opening = asyncio.Lock()
-        self._runs: list[tuple[int, memoryview]] = []
-        self._reader: ObjectReader | None = None
-        if reader is not None:
-            self.attach(reader)
-
-    def attach(self, reader: ObjectReader) -> None:
-        """From here on it is open. Raises IncompleteCheckpointError and ObjectChangedError if it is another one."""
-        info, declared = reader.info, self._declared
-        if declared is not None and info.size != declared.size:
-            raise IncompleteCheckpointError(
-                f"{self.location.display} has {info.size} bytes, the checkpoint says {declared.size}"
-            )
-        if declared is not None and declared.version not in (None, info.version):
-            raise ObjectChangedError(
-                f"{self.location.display} is not the version that the checkpoint names ({declared.version})"
-            )
-        self._reader = reader
-        self._runs = [(0, memoryview(reader.first))]
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether its size was known before it was opened."""
-        return self._declared is not None
-
-    @property
-    def is_open(self) -> bool:
-        return self._reader is not None
-
-    @property
-    def reader(self) -> ObjectReader:
-        """Its reader, once it is open."""
-        assert self._reader is not None, "the file is not open: await ready() first"
-        return self._reader
-
-    @property
-    def size(self) -> int:
-        return self._declared.size if self._declared is not None else self.reader.info.size
-
-    @property
-    def source(self) -> FileInfo:
-        return FileInfo(self.location.name, self.size)
-
-    async def ready(self) -> None:
-        """Open the file if it is not. Raises IncompleteCheckpointError, LayoutError, StorageError subclasses."""
-        async with self._opening:
-            if self._reader is None:
-                assert self._opener is not None
-                await self._opener(self)
-
-    def map(self) -> None:
-        """Map the file, where the storage can. Blocks."""
-        self.mapped = self.reader.map()
-        if self.mapped is not None:
-            self._runs = [(0, self.mapped)]
-
-    def known(self, start: int, end: int) -> memoryview | None:
-        """The bytes, if they were read already."""
-        for offset, view in self._runs:
-            if offset <= start and end <= offset + len(view):
-                return view[start - offset : end - offset]
-        return None
-
-    async def read(self, start: int, end: int) -> memoryview:
-        """Bytes of a header, and as many again behind them, so that what follows needs no request."""
-        known = self.known(start, end)
-        if known is not None:
-            return known
-        first = self._runs[0][1]
-        extended = min(self.size, end + min(max(end - start, FIRST_BYTES), _AHEAD_BYTES))
-        if start < FIRST_BYTES and start <= len(first):
-            more = await self.reader.read_range(len(first), extended)
-            data = memoryview(bytes(first) + more)
-            self._runs[0] = (0, data)
-            return data[start:end]
-        data = memoryview(await self.reader.read_range(start, extended))
-        self._keep(start, data)
-        return data[: end - start]
-
-    def _keep(self, start: int, data: memoryview) -> None:
-        """A parser that goes through a whole file must not bring all of it into memory: the oldest runs go."""
-        self._runs.append((start, data))
-        while len(self._runs) > 1 and sum(len(view) for _, view in self._runs[1:]) > _KEPT_BYTES:
-            del self._runs[1]
-
-
-async def parse_object(steps: Steps[R], file: OpenFile, threads: WorkerThreads) -> R:
-    """Run a parser over one open file; it runs in a thread. Raises what the parser raises."""
-
-    def known(need: Need) -> memoryview | None:
-        return file.known(*clip(need, file.size))
-
-    state = await threads.run(advance, steps, None, known)
-    while isinstance(state, Need):
-        state = await threads.run(advance, steps, await file.read(*clip(state, file.size)), known)
-    return state.value
 
 
 class OpenFiles:
@@ -250,7 +121,7 @@ class OpenFiles:
         return found, steps, advance(steps, None, self._known)
 
     async def _answer(self, need: Need) -> Answer:
-        await fan_out(_open_if_there, map(self._file, need.ahead), limit=_OPENED_AT_ONCE)
+        await fan_out(_open_if_there, map(self._file, need.ahead), limit=OPENED_AT_ONCE)
         file = self._file(need.file)
         try:
             await file.ready()
@@ -267,11 +138,6 @@ class OpenFiles:
     def of(self, index: Index) -> list[OpenFile]:
         """The files of the index, in its order; those that the parser did not need are not open."""
         return [self._file(name, index.declared.get(name)) for name in index.files]
-
-
-async def open_all(files: Iterable[OpenFile]) -> None:
-    """Open those that are not open yet, several at once. Raises as `OpenFile.ready` does."""
-    await fan_out(OpenFile.ready, (file for file in files if not file.is_open), limit=_OPENED_AT_ONCE)
 
 
 async def _open_if_there(file: OpenFile) -> None:

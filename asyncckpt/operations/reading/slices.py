@@ -1,10 +1,8 @@
-"""Slices of a tensor as byte ranges: pure arithmetic."""
+"""Subscripts of a tensor, as numpy takes them, as positions in each dimension: pure arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from types import EllipsisType
 from typing import Annotated, Any
 
@@ -13,58 +11,66 @@ import numpy as np
 from asyncckpt.arguments import Called
 from asyncckpt.errors import MismatchError
 from asyncckpt.model.boxes import Shape
-from asyncckpt.model.ranges import ByteRange
 
-Index = Annotated[
+Subscript = Annotated[
     int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...],
     Called("integers, slices and '...', alone or in a tuple"),
 ]
 """What picks a slice out of a tensor, as in numpy: no lists, no masks, no new dimensions."""
-_MOST_RUNS = 4096
-"""More runs than this are read as whole rows: the bookkeeping would cost more than the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A slice of a C-contiguous tensor.
+    """What a subscript picks out of a tensor: `positions` in each dimension, ascending.
 
-    `rows` of the first dimension are needed, `runs` are the bytes of the tensor that hold the selected items, and
-    `index` picks them out of an array that holds just those rows.
+    `index` is the subscript with one part for each dimension. `view` turns an array of all the picked items, in
+    ascending order and with every dimension, into what numpy would give, and `array` does the opposite.
     """
 
-    rows: slice
-    runs: tuple[ByteRange, ...]
-    index: tuple[int | slice | EllipsisType, ...]
+    index: tuple[int | slice, ...]
+    positions: tuple[range, ...]
+    _backwards: tuple[slice, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the picked items, with every dimension."""
+        return tuple(map(len, self.positions))
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """What is picked out of an array of the tensor's shape; a view of it, also of a single item."""
+        return array[(*self.index, ...)]
+
+    def view(self, picked: np.ndarray) -> np.ndarray:
+        dropped = tuple(
+            0 if isinstance(part, int) else way for part, way in zip(self.index, self._backwards, strict=True)
+        )
+        return picked[(*dropped, ...)]
+
+    def array(self, destination: np.ndarray) -> np.ndarray:
+        """Raises MismatchError where the destination has another shape than what is picked."""
+        expected = tuple(
+            len(positions)
+            for part, positions in zip(self.index, self.positions, strict=True)
+            if not isinstance(part, int)
+        )
+        if destination.shape != expected:
+            raise MismatchError(
+                f"the slice has the shape {list(expected)}, the array to fill {list(destination.shape)}"
+            )
+        whole: tuple[Any, ...] = tuple(
+            np.newaxis if isinstance(part, int) else slice(None) for part in self.index
+        )
+        backwards: tuple[Any, ...] = self._backwards
+        return destination[(*whole, ...)][(*backwards, ...)]
 
 
-def select(shape: Shape, item_bytes: int, index: Index) -> Selection:
-    """Raises MismatchError for an index that does not fit the shape."""
-    whole = normal_index(shape, index)
-    if not shape:
-        return Selection(slice(0, 1), (ByteRange(0, item_bytes),), ())
-    # What numpy makes of '...' beyond the dimensions it stands for: an array, also where all else is integers.
-    rest = (...,) if _has_ellipsis(_parts(index)) else ()
-    bounds = [_bounds(part, n) for part, n in zip(whole, shape, strict=True)]
-    first, last = bounds[0]
-    runs = tuple(_runs(shape, item_bytes, bounds)) if all(b > a for a, b in bounds) else ()
-    return Selection(slice(first, last), runs, (_within_rows(whole[0], first), *whole[1:], *rest))
-
-
-def normal_index(shape: Shape, index: Index) -> tuple[int | slice, ...]:
-    """One integer that is not negative, or one slice, for each dimension.
-
-    Raises MismatchError for an index that does not fit the shape, or of another kind.
-    """
-    parts = _spread(_parts(index), len(shape))
-    return tuple(_within(part, size) for part, size in zip(parts, shape, strict=True))
-
-
-def _parts(index: Index) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
-def _has_ellipsis(parts: tuple[Any, ...]) -> bool:
-    return any(part is ... for part in parts)
+def select(shape: Shape, subscript: Subscript) -> Selection:
+    """Raises MismatchError for a subscript that does not fit the shape, or of another kind."""
+    parts = _spread(subscript if isinstance(subscript, tuple) else (subscript,), len(shape))
+    index = tuple(_within(part, size) for part, size in zip(parts, shape, strict=True))
+    found = [_positions(part, size) for part, size in zip(index, shape, strict=True)]
+    backwards = tuple(slice(None, None, -1) if p.step < 0 else slice(None) for p in found)
+    return Selection(index, tuple(p[::-1] if p.step < 0 else p for p in found), backwards)
 
 
 def _spread(parts: tuple[Any, ...], rank: int) -> list[Any]:
@@ -85,7 +91,7 @@ def _within(part: Any, size: int) -> int | slice:
         try:
             part.indices(size)
         except (TypeError, ValueError) as error:
-            raise MismatchError(f"{part} is no slice of a dimension: {error}") from error
+            raise MismatchError(f"{part} is not a slice of a dimension: {error}") from error
         return part
     if isinstance(part, bool | np.bool_) or not isinstance(part, int | np.integer):
         raise MismatchError(
@@ -98,42 +104,5 @@ def _within(part: Any, size: int) -> int | slice:
     return position
 
 
-def _bounds(part: int | slice, size: int) -> tuple[int, int]:
-    """The smallest and one past the largest position that is selected."""
-    if isinstance(part, int):
-        return part, part + 1
-    positions = range(*part.indices(size))
-    if not positions:
-        return 0, 0
-    low, high = min(positions[0], positions[-1]), max(positions[0], positions[-1])
-    return low, high + 1
-
-
-def _within_rows(part: int | slice, first: int) -> int | slice:
-    """The same selection in an array that holds just the needed rows: from its one end to the other."""
-    return part - first if isinstance(part, int) else slice(None, None, part.step)
-
-
-def _runs(shape: Shape, item_bytes: int, bounds: Sequence[tuple[int, int]]) -> Iterator[ByteRange]:
-    """Runs of bytes that cover the bounds, as long as possible."""
-    cut = len(shape)
-    while cut > 1 and bounds[cut - 1] == (0, shape[cut - 1]):
-        cut -= 1
-    while cut > 1 and prod(b - a for a, b in bounds[: cut - 1]) > _MOST_RUNS:
-        cut -= 1
-    strides = [item_bytes * prod(shape[i + 1 :]) for i in range(cut)]
-    low, high = bounds[cut - 1]
-    outer = bounds[: cut - 1]
-    for position in _positions(outer):
-        base = sum(p * s for p, s in zip(position, strides, strict=False))
-        yield ByteRange(base + low * strides[-1], base + high * strides[-1])
-
-
-def _positions(bounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
-    if not bounds:
-        yield ()
-        return
-    low, high = bounds[0]
-    for first in range(low, high):
-        for rest in _positions(bounds[1:]):
-            yield (first, *rest)
+def _positions(part: int | slice, size: int) -> range:
+    return range(part, part + 1) if isinstance(part, int) else range(*part.indices(size))

@@ -31,7 +31,7 @@ from asyncckpt.formats.mldf.table import visible
 from asyncckpt.formats.mldf.validate import TableReport, Validation
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.operations.location import Location, StorageOptions, resolve
-from asyncckpt.operations.reading.files import FIRST_BYTES, OpenFile, parse_object
+from asyncckpt.operations.reading.open_file import FIRST_BYTES, OpenFile, parse_object
 from asyncckpt.operations.tables.writer import TableWriter, open_table_writer
 from asyncckpt.storage.base import ObjectReader
 

@@ -10,12 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from asyncckpt.formats.kit.plan import FilePlan
+from asyncckpt.formats.kit.plan import FilePlan, Payloads
 from asyncckpt.model.checksums import Buffer
-
-Column = NDArray[np.int64]
+from asyncckpt.model.tensors import Column
 
 _ZEROS = memoryview(bytes(1024 * 1024))
 
@@ -63,15 +61,16 @@ class PartCutter:
     """Cuts a planned file into parts of equal size but for the last."""
 
     def __init__(self, plan: FilePlan, part_bytes: int) -> None:
-        payloads = [(p.offset, p.size, p.tensor) for p in plan.payloads if p.size]
-        late = [(r.start, r.size, -1 - i) for i, r in enumerate(plan.deferred) if r.size]
-        table = np.array(payloads + late, np.int64).reshape(-1, 3)
-        starts, sizes, numbers = table[np.argsort(table[:, 0], kind="stable")].T
-        self._starts = np.ascontiguousarray(starts)
-        self._sizes = np.ascontiguousarray(sizes)
-        self._ends = self._starts + self._sizes
+        payloads = Payloads.of_all(plan.payloads)
+        late = np.array([(r.start, r.size) for r in plan.deferred], np.int64).reshape(-1, 2)
+        starts = np.concatenate((payloads.offsets, late[:, 0]))
+        sizes = np.concatenate((payloads.sizes, late[:, 1]))
         # The tensor's number; late region i is -1 - i.
-        self._numbers = np.ascontiguousarray(numbers)
+        numbers = np.concatenate((payloads.numbers, -1 - np.arange(len(late))))
+        there = np.flatnonzero(sizes)
+        order = there[np.argsort(starts[there], kind="stable")]
+        self._starts, self._sizes, self._numbers = starts[order], sizes[order], numbers[order]
+        self._ends = self._starts + self._sizes
         # What can't be one of a run.
         self._alone = (self._numbers < 0) | (self._sizes > plan.chunking.chunk_bytes)
         self._size = plan.size

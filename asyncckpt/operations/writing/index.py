@@ -22,8 +22,7 @@ from asyncckpt.formats.kit.table import StoredTable
 from asyncckpt.model.checksums import Checksums, Chunking
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.state.tree import is_small
-from asyncckpt.model.tensors import TensorTable
-from asyncckpt.operations.writing.cutting import Column
+from asyncckpt.model.tensors import Column, TensorTable
 
 Describe = Callable[[CheckpointMetadata], CheckpointMetadata]
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncckpt.model.checksums import Buffer, Checksums
-from asyncckpt.operations.writing.cutting import Column, Run, zeros
+from asyncckpt.model.tensors import Column
+from asyncckpt.operations.writing.cutting import Run, zeros
 
 ALIGNMENT = 64
 """Tensors in a pool begin at multiples of this, with zeros behind them, as they do in most formats."""

@@ -21,8 +21,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.clean_logs import logs_without
-from asyncckpt.storage.http.status import error_for_status
+from asyncckpt.storage.fsspec.clean_logs import logs_without
+from asyncckpt.storage.http.errors import error_for_status
 from asyncckpt.storage.urls import Secrets
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ _BY_ERRNO: dict[int, type[StorageError]] = {
     errno.EMFILE: UnavailableError,
 }
 _SAID_CHARACTERS = 500
-# A mistake in a program, ours or the driver's, is no message of the medium.
+# A mistake in a program, ours or the driver's, is not a message of the medium.
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError)
 
 

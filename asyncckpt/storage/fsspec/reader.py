@@ -6,16 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from asyncckpt._aio import fan_out
 from asyncckpt.errors import ObjectChangedError, ObjectNotFoundError, RangeError
+from asyncckpt.model.buffers import INLINE_BYTES
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.fsspec.driver import Driver
-from asyncckpt.storage.retry import RetryPolicy, retrying
-from asyncckpt.storage.scatter import Destinations, Piece
+from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.retry import Retries
 
-PIECE_BYTES = 8 * 1024 * 1024
-"""A larger range is fetched as several, so that a copy of this size is the most that each needs."""
 _CONCURRENCY = 8
-_INLINE_BYTES = 256 * 1024
 
 
 class FsspecReader(ObjectReader):
@@ -27,14 +25,14 @@ class FsspecReader(ObjectReader):
         path: str,
         info: ObjectInfo,
         *,
-        policy: RetryPolicy,
+        retries: Retries,
         stat: Callable[[str], Awaitable[ObjectInfo]],
     ) -> None:
         self.info = info
         self.first = b""
         self._driver = driver
         self._path = path
-        self._policy = policy
+        self._retries = retries
         self._stat = stat
         self._what = f"read of {info.key!r}"
 
@@ -52,21 +50,18 @@ class FsspecReader(ObjectReader):
     ) -> None:
         if not requests:
             return
-        destinations = Destinations(ranges, into, filled)
-        await fan_out(self._fetch_piece, destinations.pieces(requests, PIECE_BYTES), limit=_CONCURRENCY)
+        buffers = Buffers(ranges, into, filled)
+        await fan_out(self._fetch, buffers.landings(requests), limit=_CONCURRENCY)
         await self._refuse_changed()
 
-    async def _fetch_piece(self, piece: Piece) -> None:
-        data = await retrying(
-            lambda: self._cat(piece.position, piece.end),
-            policy=self._policy,
-            describe=self._what,
-            size_bytes=piece.missing,
+    async def _fetch(self, landing: Landing) -> None:
+        data = await self._retries.run(
+            lambda: self._cat(landing.position, landing.end), self._what, size_bytes=landing.missing
         )
-        if len(data) <= _INLINE_BYTES:
-            _land(piece, data)
+        if len(data) <= INLINE_BYTES:
+            landing.land(data)
         else:
-            await self._driver.threads.run(_land, piece, data)
+            await self._driver.threads.run(landing.land, data)
 
     async def _cat(self, start: int, end: int) -> bytes:
         try:
@@ -90,7 +85,3 @@ class FsspecReader(ObjectReader):
         return ObjectChangedError(
             f"{self.info.key!r} was replaced or deleted while it was read; open it again"
         )
-
-
-def _land(piece: Piece, data: bytes) -> None:
-    piece.destinations.report(piece.feed(data))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncckpt._aio import run_shielded
 from asyncckpt.arguments import checked
 from asyncckpt.errors import InvalidArgumentError, ObjectNotFoundError, UnsupportedOperationError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, total_bytes
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,
@@ -26,10 +26,10 @@ from asyncckpt.storage.base import (
 from asyncckpt.storage.fsspec.driver import Address, Driver, Traits, class_of, open_driver, traits_of
 from asyncckpt.storage.fsspec.listing import Folder, info_of
 from asyncckpt.storage.fsspec.reader import FsspecReader
-from asyncckpt.storage.fsspec.spool import Packed
-from asyncckpt.storage.fsspec.writer import DEFAULT_PART_BYTES, FsspecPut, FsspecWriter, spooled
-from asyncckpt.storage.parts import total_bytes
-from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.fsspec.writer import FsspecPut
+from asyncckpt.storage.listing import PAGE_OBJECTS, Page
+from asyncckpt.storage.retry import Retries, RetryPolicy
+from asyncckpt.storage.spool import SPOOLED_BYTES, Packed, SpooledWriter, open_spool
 from asyncckpt.storage.urls import Secrets, redacted, refuse_raw_password, split_query
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 else:
     # Annotations are read at run time, and importing fsspec takes its time.
     AbstractFileSystem = Any
-
-_PAGE = 1000
-_INLINE_BYTES = 256 * 1024  # a larger copy would hold up the event loop
-_SPOOLED_BYTES = 8 * 1024 * 1024  # a larger object goes through a temp file
 
 
 class FsspecStorage(ICheckpointStorage):
@@ -62,7 +58,7 @@ class FsspecStorage(ICheckpointStorage):
     ) -> None:
         if (url is None) == (filesystem is None):
             raise InvalidArgumentError("an fsspec storage takes a url or a filesystem, one of the two")
-        self._policy = retry or RetryPolicy()
+        self._retries = Retries(retry or RetryPolicy())
         self._address = Address(url or "", dict(storage_options or {}))
         self._root = root
         self._starting = asyncio.Lock()
@@ -121,36 +117,35 @@ class FsspecStorage(ICheckpointStorage):
         driver, folder = await self._open()
         put = self._new_put(driver, folder, key, exclusive=exclusive, write_id=write_id)
         size = total_bytes(views)
-        if size <= _SPOOLED_BYTES:
-            packed = Packed(views) if size <= _INLINE_BYTES else await driver.threads.run(Packed, views)
-            return await put.run(packed, size, self._policy)
-        spool = await spooled(driver, f"write of {key!r}", views)
+        if size <= SPOOLED_BYTES:
+            packed = Packed(views) if size <= INLINE_BYTES else await driver.threads.run(Packed, views)
+            return await put.run(packed, size)
+        spool = await open_spool(_spool_of(key))
         try:
-            return await put.run(spool, size, self._policy)
+            await spool.write(0, views)
+            return await put.run(spool, size)
         finally:
-            await run_shielded(driver.threads.run(spool.remove), timeout=CLEANUP_TIMEOUT)
+            await run_shielded(spool.remove(), timeout=CLEANUP_TIMEOUT)
 
     async def _open_writer(
         self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
     ) -> ObjectWriter:
         driver, folder = await self._open()
         put = self._new_put(driver, folder, key, exclusive=exclusive, write_id=write_id)
-        spool = await spooled(driver, f"write of {key!r}")
-        return FsspecWriter(
-            put,
-            spool,
-            driver,
-            key=key,
-            part_bytes=part_bytes or DEFAULT_PART_BYTES,
-            write_id=write_id,
-            policy=self._policy,
-        )
+        spool = await open_spool(_spool_of(key))
+        return SpooledWriter(spool, put.run, key=key, part_bytes=part_bytes, write_id=write_id)
 
     def _new_put(
         self, driver: Driver, folder: Folder, key: str, *, exclusive: bool, write_id: str
     ) -> FsspecPut:
         return FsspecPut(
-            driver, key, folder.path(key), exclusive=exclusive, write_id=write_id, stat=self._stat
+            driver,
+            key,
+            folder.path(key),
+            exclusive=exclusive,
+            write_id=write_id,
+            stat=self._stat,
+            retries=self._retries,
         )
 
     async def _delete(self, key: str) -> None:
@@ -159,20 +154,20 @@ class FsspecStorage(ICheckpointStorage):
 
         async def attempt() -> None:
             try:
-                # A folder is no object, and some filesystems would remove it with all that is in it.
+                # A folder is not an object, and some filesystems would remove it with all that is in it.
                 await self._stat(key)
                 await driver.call(what, "rm_file", folder.path(key))
             except ObjectNotFoundError:
                 return
 
-        await retrying(attempt, policy=self._policy, describe=what)
+        await self._retries.run(attempt, what)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         driver, folder = await self._open()
         info = await self._stat(key)
-        reader = FsspecReader(driver, folder.path(key), info, policy=self._policy, stat=self._stat)
+        reader = FsspecReader(driver, folder.path(key), info, retries=self._retries, stat=self._stat)
         await reader.read_first(first_bytes)
         return reader
 
@@ -191,15 +186,13 @@ class FsspecStorage(ICheckpointStorage):
                 raise ObjectNotFoundError(f"there is no object {key!r} in {self!r}")
             return info_of(entry, key)
 
-        return await retrying(attempt, policy=self._policy, describe=what)
+        return await self._retries.run(attempt, what)
 
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+    async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
         _, folder = await self._open()
-        found = await retrying(
-            lambda: folder.objects(prefix), policy=self._policy, describe=f"list of {prefix!r}"
-        )
-        for start in range(0, len(found), _PAGE):
-            yield found[start : start + _PAGE]
+        found = await self._retries.run(lambda: folder.objects(prefix), f"list of {prefix!r}")
+        for start in range(0, len(found), PAGE_OBJECTS):
+            yield Page(found[start : start + PAGE_OBJECTS])
 
     async def _close(self) -> None:
         driver = self._driver
@@ -208,6 +201,8 @@ class FsspecStorage(ICheckpointStorage):
 
 
 def _capabilities(traits: Traits) -> Capabilities:
-    return Capabilities(
-        atomic=traits.atomic, exclusive=traits.exclusive, any_order=True, remote=not traits.folders
-    )
+    return Capabilities(atomic=traits.atomic, exclusive=traits.exclusive, write_ids=False)
+
+
+def _spool_of(key: str) -> str:
+    return f"temporary file of {key!r}"

@@ -17,10 +17,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import AsyncCkptError, MissingExtraError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.gcs.errors import answer_error, connection_error, credentials_error
-from asyncckpt.storage.http.status import MAX_ERROR_BODY_BYTES, odd_answer, read_limited
-from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.http.errors import odd_answer
+from asyncckpt.storage.http.messages import MAX_ERROR_BODY_BYTES, read_limited
 from asyncckpt.storage.urls import host_of
 
 SLICE_BYTES = 256 * 1024
@@ -175,7 +175,7 @@ class GcsClient:
         raise problem
 
     async def read(self, response: Any, what: str, *, limit: int = MAX_ERROR_BODY_BYTES) -> bytes:
-        """What is left of an answer, with a limit; a lower one for what is no success."""
+        """What is left of an answer, with a limit; a lower one for what is not a success."""
         import aiohttp
 
         try:

@@ -11,7 +11,7 @@ import json
 import os
 
 from asyncckpt.errors import AccessDeniedError, StorageError, StorageTimeoutError, UnavailableError
-from asyncckpt.storage.http.status import RefusedError, error_for_status
+from asyncckpt.storage.http.errors import RefusedError, error_for_status
 
 _DETAIL_CHARACTERS = 200
 

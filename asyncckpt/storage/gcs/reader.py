@@ -7,18 +7,16 @@ from typing import Any
 
 from asyncckpt._aio import WorkerThreads, fan_out
 from asyncckpt.errors import AsyncCkptError, ObjectChangedError, UnavailableError
+from asyncckpt.model.buffers import INLINE_BYTES
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
 from asyncckpt.storage.gcs.client import GcsClient
 from asyncckpt.storage.gcs.errors import answer_error
-from asyncckpt.storage.http.status import odd_answer
-from asyncckpt.storage.retry import RetryPolicy, retrying
-from asyncckpt.storage.scatter import Destinations, Piece
+from asyncckpt.storage.http.errors import odd_answer
+from asyncckpt.storage.landing import Buffers, Landing
+from asyncckpt.storage.retry import Retries
 
-PIECE_BYTES = 8 * 1024 * 1024
-"""A larger range is fetched as several, side by side."""
 _CONCURRENCY = 8
-_INLINE_BYTES = 256 * 1024  # more than that is reported from a thread, because reporting may mean checksums
 _REFUSED_PINS = (404, 412, 416)
 
 
@@ -37,14 +35,14 @@ class GcsReader(ObjectReader):
         info: ObjectInfo,
         first: bytes,
         *,
-        policy: RetryPolicy,
+        retries: Retries,
         threads: WorkerThreads,
     ) -> None:
         self.info = info
         self.first = first
         self._client = client
         self._name = name
-        self._policy = policy
+        self._retries = retries
         self._threads = threads
         self._what = f"read of {info.key!r}"
 
@@ -55,40 +53,39 @@ class GcsReader(ObjectReader):
         into: Sequence[memoryview],
         filled: Callable[[int], None] | None,
     ) -> None:
-        destinations = Destinations(ranges, into, filled)
-        await fan_out(self._fetch_piece, destinations.pieces(requests, PIECE_BYTES), limit=_CONCURRENCY)
+        buffers = Buffers(ranges, into, filled)
+        await fan_out(self._fetch, buffers.landings(requests), limit=_CONCURRENCY)
 
-    async def _fetch_piece(self, piece: Piece) -> None:
-        await retrying(
-            lambda: self._attempt(piece), policy=self._policy, describe=self._what, size_bytes=piece.missing
-        )
+    async def _fetch(self, landing: Landing) -> None:
+        await self._retries.run(lambda: self._attempt(landing), self._what, size_bytes=landing.missing)
 
-    async def _attempt(self, piece: Piece) -> None:
-        """Fetch what the piece still lacks: an attempt goes on where the last one broke off."""
+    async def _attempt(self, landing: Landing) -> None:
+        """Fetch what is still missing: an attempt goes on where the last one broke off."""
         async with self._client.stream(
             "GET",
             self._client.object_path(self._name),
             what=self._what,
             params={"alt": "media", "generation": self.info.version},
-            headers=media_headers(piece.position, piece.end),
+            headers=media_headers(landing.position, landing.end),
         ) as response:
             if response.status != 206:
                 raise await self._refusal(response)
-            if not response.headers.get("Content-Range", "").startswith(f"bytes {piece.position}-"):
+            if not response.headers.get("Content-Range", "").startswith(f"bytes {landing.position}-"):
                 raise odd_answer(self._what, "other bytes than were asked for")
-            while piece.missing:
+            while landing.missing:
                 data = await self._client.read_some(response, self._what)
                 if not data:
-                    raise UnavailableError(f"{self._what}: the answer ended {piece.missing} bytes early")
-                await self._report(piece, piece.feed(data))
+                    raise UnavailableError(f"{self._what}: the answer ended {landing.missing} bytes early")
+                await self._report(landing.buffers, landing.feed(data))
             # The end of the answer, so that the connection can be used again.
             await self._client.read_some(response, self._what)
 
-    async def _report(self, piece: Piece, completed: list[int]) -> None:
-        if piece.destinations.size_of(completed) <= _INLINE_BYTES:
-            piece.destinations.report(completed)
+    async def _report(self, buffers: Buffers, completed: list[int]) -> None:
+        """In a thread for many bytes, because to hear of them may mean to hash them."""
+        if buffers.size_of(completed) <= INLINE_BYTES:
+            buffers.report(completed)
         else:
-            await self._threads.run(piece.destinations.report, completed)
+            await self._threads.run(buffers.report, completed)
 
     async def _refusal(self, response: Any) -> AsyncCkptError:
         content = await self._client.read(response, self._what)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from asyncckpt.storage.base import ObjectInfo
-from asyncckpt.storage.http.status import odd_answer
+from asyncckpt.storage.http.errors import odd_answer
 
 WRITE_ID_KEY = "asyncckpt-write-id"
 CONTENT_TYPE = "application/octet-stream"

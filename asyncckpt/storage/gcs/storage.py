@@ -17,28 +17,26 @@ from typing import Any
 from asyncckpt._aio import WorkerThreads
 from asyncckpt.arguments import AtLeastOne, checked
 from asyncckpt.errors import (
-    AccessDeniedError,
     BucketNotFoundError,
     InvalidArgumentError,
     MissingExtraError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
 from asyncckpt.storage.gcs.client import Answer, GcsClient
-from asyncckpt.storage.gcs.errors import NotSentError
+from asyncckpt.storage.gcs.listing import GcsLister
 from asyncckpt.storage.gcs.reader import GcsReader, media_headers
 from asyncckpt.storage.gcs.resources import CONTENT_TYPE, FIELDS, encode_crc32c, info_of, resource
-from asyncckpt.storage.gcs.writer import UNTOLD, GcsWriter, crc32c_off_loop, settle_lost_write
-from asyncckpt.storage.http.status import odd_answer, parsed_date
-from asyncckpt.storage.parts import total_bytes
-from asyncckpt.storage.retry import RetryPolicy, retrying
+from asyncckpt.storage.gcs.writer import GcsWriter, crc32c_off_loop
+from asyncckpt.storage.http.errors import odd_answer
+from asyncckpt.storage.http.messages import parsed_date
+from asyncckpt.storage.listing import Page
+from asyncckpt.storage.parts import PART_BYTES
+from asyncckpt.storage.retry import Retries, RetryPolicy
+from asyncckpt.storage.settle import LostWrite
 
-DEFAULT_PART_BYTES = 16 * 1024 * 1024
-_PAGE = 1000
-_PAGE_KIND = "storage#objects"
 _CONTENT_RANGE = re.compile(r"bytes 0-(\d{1,19})/(\d{1,19})", re.ASCII)
 _WORKERS = 2
 
@@ -51,7 +49,7 @@ class GcsStorage(ICheckpointStorage):
     gcsfs.
     """
 
-    capabilities = Capabilities(any_order=False, remote=True)
+    capabilities = Capabilities(any_order=False)
     one_loop = True
 
     @checked
@@ -71,10 +69,10 @@ class GcsStorage(ICheckpointStorage):
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = GcsClient(bucket, storage_options or {})
-        self._part_bytes = part_bytes or DEFAULT_PART_BYTES
-        self._policy = retry or RetryPolicy()
+        self._part_bytes = part_bytes or PART_BYTES
+        self._retries = Retries(retry or RetryPolicy())
         self._threads = WorkerThreads(_WORKERS, name="gcs")
-        self._bucket_seen = False
+        self._lister = GcsLister(self._client, self._prefix, self._retries)
 
     def __repr__(self) -> str:
         return f"GcsStorage('gs://{self._bucket}/{self._prefix}')"
@@ -87,16 +85,12 @@ class GcsStorage(ICheckpointStorage):
     async def _put(self, key: str, views: Sequence[Buffer], *, exclusive: bool, write_id: str) -> ObjectInfo:
         described = resource(self._name(key), write_id)
         described["crc32c"] = encode_crc32c(await crc32c_off_loop(views))
-        upload = _SinglePut(self, key, described, views, exclusive=exclusive, write_id=write_id)
-        size = total_bytes(views)
-        try:
-            return await retrying(
-                upload.attempt, policy=self._policy, describe=f"write of {key!r}", size_bytes=size
-            )
-        except UNTOLD as error:
-            if not upload.uncertain:
-                raise
-            return await settle_lost_write(upload.own_object, error, key=key, write_id=write_id)
+        upload = _SinglePut(self._client, key, described, views, exclusive=exclusive)
+        what, size = f"write of {key!r}", total_bytes(views)
+        lost_write = LostWrite(lambda: self._stat(key), what=what, write_id=write_id)
+        return await lost_write.settle(
+            lambda: self._retries.run(lost_write.observe(upload.attempt), what, size_bytes=size)
+        )
 
     async def _open_writer(
         self, key: str, *, size: int | None, exclusive: bool, part_bytes: int | None, write_id: str
@@ -108,7 +102,7 @@ class GcsStorage(ICheckpointStorage):
             part_bytes=part_bytes or self._part_bytes,
             exclusive=exclusive,
             write_id=write_id,
-            policy=self._policy,
+            retries=self._retries,
             stat=self._stat,
             discard=self._discard,
         )
@@ -130,14 +124,14 @@ class GcsStorage(ICheckpointStorage):
                 "DELETE", self._client.object_path(self._name(key)), what=what, params=params
             )
             if answer.status == 404:
-                await self._require_bucket()
+                await self._lister.require_bucket()
             elif answer.status == 200:
                 # Google says 204, an emulator 200; so does any web page, but then the object is still there.
                 await self._check_gone(key, params.get("generation"), what)
             elif answer.status != 204:
                 raise answer.error(what)
 
-        await retrying(attempt, policy=self._policy, describe=what)
+        await self._retries.run(attempt, what)
 
     async def _check_gone(self, key: str, generation: str | None, what: str) -> None:
         try:
@@ -154,7 +148,7 @@ class GcsStorage(ICheckpointStorage):
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         info, first = await self._first(key, first_bytes)
         return GcsReader(
-            self._client, self._name(key), info, first, policy=self._policy, threads=self._threads
+            self._client, self._name(key), info, first, retries=self._retries, threads=self._threads
         )
 
     async def _first(self, key: str, first_bytes: int) -> tuple[ObjectInfo, bytes]:
@@ -176,7 +170,7 @@ class GcsStorage(ICheckpointStorage):
                 raise answer.error(what)
             return answer
 
-        answer = await retrying(attempt, policy=self._policy, describe=what, size_bytes=first_bytes)
+        answer = await self._retries.run(attempt, what, size_bytes=first_bytes)
         if answer.status == 416:
             info = await self._stat(key)
             if info.size:
@@ -198,69 +192,13 @@ class GcsStorage(ICheckpointStorage):
             return info_of(answer.json(what), key, what)
 
         try:
-            return await retrying(attempt, policy=self._policy, describe=what)
+            return await self._retries.run(attempt, what)
         except ObjectNotFoundError:
-            await self._require_bucket()
+            await self._lister.require_bucket()
             raise
 
-    async def _require_bucket(self) -> None:
-        """Find out once whether there is a bucket at all: the two 404s look alike. Raises BucketNotFoundError."""
-        if self._bucket_seen:
-            return
-        try:
-            await self._page("", "", limit=1)
-        except AccessDeniedError:
-            # What may not be listed is there.
-            self._bucket_seen = True
-
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        token = ""
-        while True:
-            page = await self._page(prefix, token)
-            listed = [self._listed(item, prefix) for item in _items(page, prefix)]
-            yield [info for info in listed if info is not None]
-            last, token = token, str(page.get("nextPageToken") or "")
-            if not token:
-                return
-            if token == last:
-                raise odd_answer(f"list of {prefix!r} in {self!r}", "the same page twice")
-
-    def _listed(self, item: Mapping[str, Any], prefix: str) -> ObjectInfo | None:
-        """One object of a page; None for a folder as the console makes them. Raises OddAnswerError."""
-        what = f"list of {prefix!r} in {self!r}"
-        name = item.get("name")
-        if not isinstance(name, str) or not name.startswith(self._name(prefix)):
-            raise odd_answer(what, f"{str(name)[:200]!r} is listed, which has another prefix")
-        key = name[len(self._prefix) :]
-        return info_of(item, key, what) if key and not key.endswith("/") else None
-
-    async def _page(self, prefix: str, token: str, *, limit: int | None = None) -> dict[str, Any]:
-        what = f"list of {prefix!r} in {self!r}"
-        params = {
-            "prefix": self._name(prefix),
-            "maxResults": str(limit or _PAGE),
-            # The kind is in every answer, an empty page too: what has none is no listing.
-            "fields": f"kind,nextPageToken,items({FIELDS})",
-        }
-        if token:
-            params["pageToken"] = token
-
-        async def attempt() -> dict[str, Any]:
-            answer = await self._client.request("GET", self._client.list_path, what=what, params=params)
-            if answer.status == 404:
-                raise BucketNotFoundError(
-                    f"{what}: there is no bucket {self._bucket!r}; create it, or check its name"
-                )
-            if answer.status != 200:
-                raise answer.error(what)
-            page = answer.json(what)
-            if page.get("kind") != _PAGE_KIND:
-                raise odd_answer(what, f"an answer of kind {str(page.get('kind'))[:60]!r}")
-            return page
-
-        page = await retrying(attempt, policy=self._policy, describe=what)
-        self._bucket_seen = True
-        return page
+    def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
+        return self._lister.pages(prefix, start_after=start_after, limit=limit)
 
     async def _close(self) -> None:
         await self._client.aclose()
@@ -268,27 +206,24 @@ class GcsStorage(ICheckpointStorage):
 
 
 class _SinglePut:
-    """A whole object in one multipart/related request, and what is known of its outcome."""
+    """A whole object in one multipart/related request."""
 
     def __init__(
         self,
-        storage: GcsStorage,
+        client: GcsClient,
         key: str,
         described: Mapping[str, Any],
         views: Sequence[Buffer],
         *,
         exclusive: bool,
-        write_id: str,
     ) -> None:
         boundary = f"asyncckpt-{uuid.uuid4().hex}"
         head = (
             f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(described)}\r\n"
             f"--{boundary}\r\nContent-Type: {CONTENT_TYPE}\r\n\r\n"
         )
-        self.uncertain = False
-        self._storage = storage
+        self._client = client
         self._key = key
-        self._write_id = write_id
         self._what = f"write of {key!r}"
         self._body = [head.encode(), *views, f"\r\n--{boundary}--\r\n".encode()]
         self._headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
@@ -297,36 +232,17 @@ class _SinglePut:
             self._params["ifGenerationMatch"] = "0"
 
     async def attempt(self) -> ObjectInfo:
-        client = self._storage._client
-        was_uncertain, self.uncertain = self.uncertain, True
-        try:
-            answer = await client.request(
-                "POST",
-                client.upload_path,
-                what=self._what,
-                params=self._params,
-                headers=self._headers,
-                body=self._body,
-            )
-        except NotSentError:
-            self.uncertain = was_uncertain
-            raise
-        if answer.status in (200, 201):
-            return info_of(answer.json(self._what), self._key, self._what)
-        if answer.status != 412:
+        answer = await self._client.request(
+            "POST",
+            self._client.upload_path,
+            what=self._what,
+            params=self._params,
+            headers=self._headers,
+            body=self._body,
+        )
+        if answer.status not in (200, 201):
             raise answer.error(self._what)
-        # The object that is in the way may be our own, from an attempt whose answer was lost.
-        settled = await self.own_object()
-        if settled is None:
-            raise ObjectExistsError(f"{self._key!r} exists already")
-        return settled
-
-    async def own_object(self) -> ObjectInfo | None:
-        try:
-            info = await self._storage._stat(self._key)
-        except ObjectNotFoundError:
-            return None
-        return info if info.write_id == self._write_id else None
+        return info_of(answer.json(self._what), self._key, self._what)
 
 
 def _info_from_media(answer: Answer, key: str) -> ObjectInfo:
@@ -347,10 +263,3 @@ def _info_from_media(answer: Answer, key: str) -> ObjectInfo:
         write_id=None,
         modified=parsed_date(answer.headers.get("Last-Modified")),
     )
-
-
-def _items(page: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
-    items = page.get("items") or []
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise odd_answer(f"list of {prefix!r}", "a page whose items are no objects")
-    return items

@@ -8,7 +8,6 @@ many that is: that settles an answer that was lost. Its URI is a secret.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -16,96 +15,30 @@ from asyncckpt._aio import run_in_thread, run_shielded
 from asyncckpt.errors import (
     AsyncCkptError,
     ObjectExistsError,
-    ObjectNotFoundError,
     OutcomeUnknownError,
     RangeError,
     StorageError,
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer, crc32c_combine
-from asyncckpt.model.checksums import crc32c as crc32c_of
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, crc32c_of_views, slice_views, total_bytes
+from asyncckpt.model.checksums import crc32c_combine
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
 from asyncckpt.storage.gcs.client import Answer, GcsClient
 from asyncckpt.storage.gcs.errors import NotSentError
-from asyncckpt.storage.gcs.resources import CONTENT_TYPE, encode_crc32c, info_of, resource
-from asyncckpt.storage.http.status import OddAnswerError, odd_answer
-from asyncckpt.storage.parts import PartLedger, total_bytes
-from asyncckpt.storage.retry import RETRYABLE, RetryPolicy, retrying
+from asyncckpt.storage.gcs.resources import encode_crc32c, info_of
+from asyncckpt.storage.gcs.sessions import GONE, ResumableSession, SessionGoneError, persisted_bytes
+from asyncckpt.storage.parts import PartLedger
+from asyncckpt.storage.retry import Retries
+from asyncckpt.storage.settle import LostWrite
 
 QUANTUM = 256 * 1024
 """The granularity of a session: every chunk but the last is a multiple of it."""
-UNTOLD: tuple[type[Exception], ...] = (*RETRYABLE, OddAnswerError)
-"""After these a request that was sent may have had its effect."""
-_INLINE_BYTES = 1024 * 1024
-_GONE = (404, 410)
-# 499 is Google's "cancelled by the client"; a session that is over or unknown needs no deletion.
-_DELETED = (200, 204, 400, 499, *_GONE)
 _log = logging.getLogger(__name__)
 
 
-class ResumableSession:
-    """One upload session of one object, and its single requests."""
-
-    def __init__(self, client: GcsClient, uri: str, what: str) -> None:
-        self._client = client
-        self._uri = uri
-        self._what = what
-
-    @classmethod
-    async def start(
-        cls, client: GcsClient, name: str, *, exclusive: bool, write_id: str, what: str
-    ) -> ResumableSession:
-        """Ask for a session. Raises ObjectExistsError at once when `exclusive` and the name is taken."""
-        params = {"uploadType": "resumable", "name": name}
-        if exclusive:
-            params["ifGenerationMatch"] = "0"
-        answer = await client.request(
-            "POST",
-            client.upload_path,
-            what=what,
-            params=params,
-            headers={"Content-Type": "application/json", "X-Upload-Content-Type": CONTENT_TYPE},
-            body=[json.dumps(resource(name, write_id)).encode()],
-        )
-        if answer.status not in (200, 201):
-            raise answer.error(what)
-        uri = answer.headers.get("Location", "")
-        if not client.serves(uri):
-            # The credentials would go with every chunk.
-            raise odd_answer(what, "its session has no address, or one at another host")
-        return cls(client, uri, what)
-
-    async def put(
-        self, views: Sequence[Buffer], start: int, *, total: int | None, crc32c: int | None = None
-    ) -> Answer:
-        """Send bytes from `start` on; `total` completes the object. `crc32c` is checked by Google then."""
-        size = total_bytes(views)
-        span = f"{start}-{start + size - 1}" if size else "*"
-        headers = {"Content-Range": f"bytes {span}/{'*' if total is None else total}"}
-        if crc32c is not None:
-            headers["X-Goog-Hash"] = f"crc32c={encode_crc32c(crc32c)}"
-        return await self._client.request("PUT", self._uri, what=self._what, headers=headers, body=views)
-
-    async def query(self, total: int | None) -> Answer:
-        """How far the session is: 308 with a range, or the object if it is complete."""
-        headers = {"Content-Range": f"bytes */{'*' if total is None else total}"}
-        return await self._client.request("PUT", self._uri, what=self._what, headers=headers)
-
-    async def delete(self) -> None:
-        answer = await self._client.request("DELETE", self._uri, what=self._what)
-        if answer.status not in _DELETED:
-            raise answer.error(self._what)
-
-
-def persisted_bytes(answer: Answer) -> int:
-    """How many bytes a 308 says that the session has; without a Range header it has none."""
-    last = answer.headers.get("Range", "").rpartition("-")[2]
-    return int(last) + 1 if last.isascii() and last.isdigit() and len(last) < 20 else 0
-
-
 class GcsWriter(ObjectWriter):
-    """Parts in order through one session. `stat` looks at the object, to see whose it is."""
+    """Parts in order through one session. `stat` looks at the object, to see whose it is; `discard` removes it."""
 
     concurrency = 1
 
@@ -118,7 +51,7 @@ class GcsWriter(ObjectWriter):
         part_bytes: int,
         exclusive: bool,
         write_id: str,
-        policy: RetryPolicy,
+        retries: Retries,
         stat: Callable[[str], Awaitable[ObjectInfo]],
         discard: Callable[[ObjectInfo], Awaitable[None]],
     ) -> None:
@@ -128,9 +61,11 @@ class GcsWriter(ObjectWriter):
         self._key = key
         self._name = name
         self._exclusive = exclusive
-        self._policy = policy
-        self._stat = stat
+        self._retries = retries
         self._discard = discard
+        self._lost_write = LostWrite(
+            lambda: stat(key), what=f"write of {key!r}", write_id=write_id, doubtful=(SessionGoneError,)
+        )
         self._ledger = PartLedger(key, self.part_bytes)
         self._what = f"upload of {key!r}"
         self._session: ResumableSession | None = None
@@ -156,10 +91,10 @@ class GcsWriter(ObjectWriter):
             )
 
         async def attempt() -> None:
-            await run_shielded(initiate(), timeout=self._policy.attempt_timeout)
+            await run_shielded(initiate(), timeout=self._retries.policy.attempt_timeout)
 
         try:
-            await retrying(attempt, policy=self._policy, describe=self._what)
+            await self._retries.run(attempt, self._what)
         except ObjectExistsError:
             raise ObjectExistsError(f"{self._key!r} exists already") from None
         except BaseException:
@@ -182,7 +117,7 @@ class GcsWriter(ObjectWriter):
         if session is None:
             return
         try:
-            await retrying(session.delete, policy=self._policy, describe=self._what)
+            await self._retries.run(session.delete, self._what)
         except StorageError as error:
             _log.warning("%s: its session could not be deleted: %s", self._what, error)
 
@@ -199,13 +134,13 @@ class GcsWriter(ObjectWriter):
         if self._ended:
             raise RangeError(f"part {index - 1} of {self._key!r} was short, and part {index} follows")
         if crc32c is None:
-            crc32c = await _crc32c_of_views(views, size)
+            crc32c = await crc32c_off_loop(views)
         pending = [self._held, *views]
         pending_bytes = len(self._held) + size
         sendable = max(0, pending_bytes - 1) // QUANTUM * QUANTUM
-        tail = b"".join(_cut(pending, sendable, pending_bytes))
+        tail = b"".join(slice_views(pending, sendable, pending_bytes))
         if sendable:
-            await self._send(_cut(pending, 0, sendable), sendable)
+            await self._send(slice_views(pending, 0, sendable), sendable)
         self._held = tail
         self._crc = crc32c_combine(self._crc, crc32c, size)
         self._ledger.add(index, size)
@@ -222,7 +157,7 @@ class GcsWriter(ObjectWriter):
                 done = await self._progress_since(begin, size)
             while done < size:
                 self._uncertain = True
-                answer = await session.put(_cut(views, done, size), begin + done, total=None)
+                answer = await session.put(slice_views(views, done, size), begin + done, total=None)
                 if answer.status != 308:
                     raise self._chunk_error(answer)
                 advanced = self._advance(answer, begin, size)
@@ -231,7 +166,7 @@ class GcsWriter(ObjectWriter):
                 done = advanced
             self._uncertain = False
 
-        await retrying(attempt, policy=self._policy, describe=self._what, size_bytes=size)
+        await self._retries.run(attempt, self._what, size_bytes=size)
         self._position = begin + size
 
     async def _progress_since(self, begin: int, size: int) -> int:
@@ -249,7 +184,7 @@ class GcsWriter(ObjectWriter):
         return done
 
     def _chunk_error(self, answer: Answer) -> AsyncCkptError:
-        if answer.status in _GONE:
+        if answer.status in GONE:
             return StorageError(f"{self._what}: its session is gone (HTTP {answer.status}); save again")
         return answer.error(self._what)
 
@@ -258,21 +193,24 @@ class GcsWriter(ObjectWriter):
     async def commit(self) -> ObjectInfo:
         """Send the last bytes, with the checksum of all. Raises ObjectExistsError, OutcomeUnknownError."""
         total = self._ledger.total()
+        finish = self._lost_write.observe(lambda: self._finish(total))
         try:
-            info = await retrying(
-                lambda: self._finish(total), policy=self._policy, describe=f"commit of {self._key!r}"
+            info = await self._lost_write.settle(
+                lambda: self._retries.run(finish, f"commit of {self._key!r}")
             )
-        except UNTOLD as error:
-            if not self._uncertain:
-                raise
-            info = await self._last_look(error)
+        except SessionGoneError as error:
+            raise OutcomeUnknownError(
+                f"{self._what}: its session is gone and the object is not ours (write id {self.write_id}); "
+                "look for an object with that write id before you write again",
+                write_id=self.write_id,
+            ) from error
         self._session = None
         return info
 
     async def _finish(self, total: int) -> ObjectInfo:
         done = 0
         if self._uncertain:
-            settled = await self._own_object()
+            settled = await self._lost_write.own_object()
             if settled is not None:
                 return settled
             answer = await self._open_session().query(total)
@@ -294,18 +232,9 @@ class GcsWriter(ObjectWriter):
             return await self._checked(answer)
         if answer.status == 308:
             raise UnavailableError(f"{self._what}: the session wants more than the last bytes")
-        if answer.status != 412 and answer.status not in _GONE:
-            raise answer.error(self._what)
-        settled = await self._own_object()
-        if settled is not None:
-            return settled
-        if answer.status == 412:
-            raise ObjectExistsError(f"{self._key!r} exists already")
-        raise OutcomeUnknownError(
-            f"{self._what}: its session is gone and the object is not ours (write id {self.write_id}); "
-            "look for an object with that write id before you write again",
-            write_id=self.write_id,
-        )
+        if answer.status in GONE:
+            raise SessionGoneError(f"{self._what}: its session is gone (HTTP {answer.status})")
+        raise answer.error(self._what)
 
     async def _checked(self, answer: Answer) -> ObjectInfo:
         """The object that was made, if it is what was sent; else it is removed again."""
@@ -321,68 +250,10 @@ class GcsWriter(ObjectWriter):
             f"crc32c {sent} and {self._ledger.total()} bytes were sent; it was removed, save again"
         )
 
-    async def _own_object(self) -> ObjectInfo | None:
-        try:
-            info = await self._stat(self._key)
-        except ObjectNotFoundError:
-            return None
-        return info if info.write_id == self.write_id else None
-
-    async def _last_look(self, error: Exception) -> ObjectInfo:
-        """After the last attempt: ours, or not there, or nobody knows."""
-        return await settle_lost_write(self._own_object, error, key=self._key, write_id=self.write_id)
-
-
-async def settle_lost_write(
-    own_object: Callable[[], Awaitable[ObjectInfo | None]], error: Exception, *, key: str, write_id: str
-) -> ObjectInfo:
-    """What became of a write whose last answer was `error`: raises it when the object is not ours.
-
-    Raises OutcomeUnknownError when the store does not say.
-    """
-    try:
-        settled = await own_object()
-    except StorageError as silence:
-        raise OutcomeUnknownError(
-            f"the storage did not say whether {key!r} was written (write id {write_id}); "
-            "look for an object with that write id before you write again",
-            write_id=write_id,
-        ) from silence
-    if settled is None:
-        raise error
-    return settled
-
-
-def _cut(views: Sequence[Buffer], start: int, end: int) -> list[memoryview]:
-    """Bytes [start, end) of the views taken together, without copying."""
-    found: list[memoryview] = []
-    offset = 0
-    for view in views:
-        if not memoryview(view).nbytes:
-            continue
-        whole = memoryview(view).cast("B")
-        low, high = max(start - offset, 0), min(end - offset, len(whole))
-        if low < high:
-            found.append(whole[low:high])
-        offset += len(whole)
-    return found
-
-
-async def _crc32c_of_views(views: Sequence[Buffer], size: int) -> int:
-    if size <= _INLINE_BYTES:
-        return crc32c_of_all(views)
-    return await run_in_thread(crc32c_of_all, views)
-
-
-def crc32c_of_all(views: Sequence[Buffer]) -> int:
-    """The CRC32C of the views taken together."""
-    value = 0
-    for view in views:
-        value = crc32c_of(view, value)
-    return value
-
 
 async def crc32c_off_loop(views: Sequence[Buffer]) -> int:
-    """The same, in a thread when it would hold up the event loop."""
+    """The CRC32C of the views taken together, in a thread when it would hold up the event loop."""
     await asyncio.sleep(0)
-    return await _crc32c_of_views(views, total_bytes(views))
+    if total_bytes(views) <= INLINE_BYTES:
+        return crc32c_of_views(views)
+    return await run_in_thread(crc32c_of_views, views)

@@ -1,13 +1,17 @@
-"""Requests and answers over HTTP, as values: what the S3 modules speak of without importing what moves the bytes."""
+"""Requests and answers over HTTP, as values, and how the small ones are read: nothing here moves large bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
 
 from asyncckpt.storage.urls import host_of
 
+MAX_ERROR_BODY_BYTES = 64 * 1024
+"""What is read of an answer that is no success: enough for every reason, too little to fill the memory."""
 SLICE_BYTES = 1024 * 1024
 """What one call receives: large enough to be cheap, small enough to be hashed while it is in the cache."""
 
@@ -42,3 +46,20 @@ class Receiver(Protocol):
 
         What the answer holds beyond them is not read. Runs in the worker thread.
         """
+
+
+async def read_limited(content: Any, limit: int) -> bytes:
+    """At most `limit` bytes of an answer's content, as aiohttp has it; there may be more."""
+    found = bytearray()
+    while len(found) < limit and (piece := await content.read(limit - len(found))):
+        found += piece
+    return bytes(found)
+
+
+def parsed_date(text: str | None) -> datetime | None:
+    """An HTTP date, with its time zone; None for one that is missing or unreadable: nothing depends on it."""
+    try:
+        found = parsedate_to_datetime(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

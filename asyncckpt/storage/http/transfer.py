@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from asyncckpt._aio import WorkerThreads
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.http.connections import (
     KERNEL_TIMEOUTS,
     Abort,
@@ -29,8 +29,13 @@ from asyncckpt.storage.http.connections import (
     set_kernel_timeouts,
 )
 from asyncckpt.storage.http.errors import connect_error, talk_error
-from asyncckpt.storage.http.messages import SLICE_BYTES, HttpAnswer, HttpRequest, Receiver
-from asyncckpt.storage.http.status import MAX_ERROR_BODY_BYTES
+from asyncckpt.storage.http.messages import (
+    MAX_ERROR_BODY_BYTES,
+    SLICE_BYTES,
+    HttpAnswer,
+    HttpRequest,
+    Receiver,
+)
 
 SENT_SLICE_BYTES = 8 * 1024 * 1024
 """What one call sends."""
@@ -162,7 +167,7 @@ class _Talk:
         connection.putrequest(self._method, target, skip_accept_encoding=True)
         connection.putheader("Accept-Encoding", "identity")
         if self._method == "PUT":
-            connection.putheader("Content-Length", str(sum(memoryview(view).nbytes for view in body)))
+            connection.putheader("Content-Length", str(total_bytes(body)))
         for name, value in headers.items():
             connection.putheader(name, value)
         connection.endheaders()

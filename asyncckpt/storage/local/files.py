@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.local import kernel
 from asyncckpt.storage.local.errors import storage_errors
 from asyncckpt.storage.local.folders import (
@@ -32,8 +32,9 @@ from asyncckpt.storage.local.folders import (
     sync_folder,
     temp_name,
 )
-from asyncckpt.storage.local.objects import open_object
+from asyncckpt.storage.local.objects import info_of, keep_write_id, open_object
 from asyncckpt.storage.local.vectors import batches, rest
+from asyncckpt.storage.objects import ObjectInfo
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_COPY = frozenset(
@@ -41,6 +42,7 @@ _NO_COPY = frozenset(
 )
 _COPY_BYTES = 1024 * 1024
 _ATTEMPTS = 8
+_STAMP_NS = 1_000_000
 # This many parts may be on their way to the disk: enough to keep it busy, and the last sync stays short.
 _UNSYNCED_RANGES = 8
 
@@ -55,15 +57,14 @@ class UnpublishedFile:
         *,
         token: str,
         write_id: str,
-        clock: Callable[[], int],
         made: MadeFolders,
     ) -> None:
         self.key = key
         self._root = root
         self._folders, self._name = split_key(key)
+        self._token = token
         self._temp = temp_name(self._name, token)
         self._write_id = write_id
-        self._clock = clock
         self._made = made
         self._created: list[Path] = []
         self._folder: int | None = None
@@ -139,22 +140,31 @@ class UnpublishedFile:
         data = os.pread(source, min(count, _COPY_BYTES), start)
         return os.pwrite(self._descriptor, data, offset)
 
-    def publish(self, size: int, *, exclusive: bool) -> os.stat_result:
+    def publish(self, size: int, *, exclusive: bool) -> ObjectInfo:
         """Sync the file, give it its name in one step, sync the folder.
 
         Raises ObjectExistsError, and OutcomeUnknownError when the name was given but may not be durable.
         """
         with storage_errors(self.key):
             os.ftruncate(self._descriptor, size)
-            # The kernel's own stamps are milliseconds apart; versions must differ even for faster writes.
-            now = self._clock()
-            os.utime(self._descriptor, ns=(now, now))
+            self._stamp()
+            write_id = keep_write_id(self._descriptor, self._write_id)
             os.fsync(self._descriptor)
             found = os.fstat(self._descriptor)
             self._target()  # a link onto a folder would only say "exists", and a rename would replace a device
             linked = self._rename(exclusive=exclusive)
         self._finish(linked=linked)
-        return found
+        return info_of(self.key, found, write_id)
+
+    def _stamp(self) -> None:
+        """Keep the time that the file system gave, but for its last digits.
+
+        Stamps of its own are milliseconds apart, and versions must differ even for faster writes. The rest has to
+        be its own, which on a network disk is the server's: ages are measured by that clock alone.
+        """
+        given = os.fstat(self._descriptor).st_mtime_ns
+        now = given - given % _STAMP_NS + int(self._token, 16) % _STAMP_NS
+        os.utime(self._descriptor, ns=(now, now))
 
     def _rename(self, *, exclusive: bool) -> bool:
         """Whether the hidden name is still there, because a link was made instead."""

@@ -15,8 +15,9 @@ from asyncckpt._aio import WorkerThreads, fan_out, gc_paused
 from asyncckpt.errors import ObjectChangedError, StorageError
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
+from asyncckpt.storage.landing import Buffers
 from asyncckpt.storage.local.errors import storage_errors
-from asyncckpt.storage.local.objects import info_of, open_descriptor, version_of
+from asyncckpt.storage.local.objects import info_of, open_descriptor, version_of, write_id_of
 from asyncckpt.storage.local.vectors import batches, rest
 
 _PIECE_BYTES = 16 * 1024 * 1024
@@ -29,11 +30,11 @@ _PLANNED_ON_THE_LOOP = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes that lie together in the file, where they go, and whose last missing bytes they may be."""
+    """Bytes that lie together in the file, where they go, and whose they are: how many of each range."""
 
     start: int
     views: tuple[memoryview, ...]
-    members: tuple[int, ...]
+    members: tuple[tuple[int, int], ...]
 
 
 class LocalReader(ObjectReader):
@@ -64,7 +65,7 @@ class LocalReader(ObjectReader):
     def _open(self, first_bytes: int) -> None:
         with storage_errors(self._key):
             self._descriptor, found = open_descriptor(self._root, self._key, follow_link=self._follow_link)
-            self.info: ObjectInfo = info_of(self._key, found)
+            self.info: ObjectInfo = info_of(self._key, found, write_id_of(self._descriptor))
             buffer = bytearray(min(first_bytes, found.st_size))
             if buffer:
                 self._read(0, [memoryview(buffer)], threading.Event())
@@ -150,7 +151,7 @@ class LocalReader(ObjectReader):
 
 
 class _Work:
-    """The pieces of one fetch, taken by several threads; counts what each range still lacks."""
+    """The pieces of one fetch, taken by several threads."""
 
     def __init__(
         self,
@@ -165,12 +166,7 @@ class _Work:
             piece for request in requests for piece in _pieces(request, ranges, into, scratch)
         )
         self.total = sum(request.size for request in requests)
-        self._filled = filled
-        self._missing: dict[int, int] = {}
-        for piece in self.pieces:
-            for member in piece.members:
-                self._missing[member] = self._missing.get(member, 0) + 1
-        self._lock = threading.Lock()
+        self._buffers = Buffers(ranges, into, filled)
 
     def take(self) -> Iterator[_Piece]:
         while not self.stop.is_set():
@@ -180,12 +176,8 @@ class _Work:
                 return
 
     def done(self, piece: _Piece) -> None:
-        for member in piece.members:
-            with self._lock:
-                self._missing[member] -= 1
-                complete = not self._missing[member]
-            if complete and self._filled is not None:
-                self._filled(member)
+        arrived = self._buffers.arrived
+        self._buffers.report([member for member, size in piece.members if arrived(member, size)])
 
 
 def _pieces(
@@ -197,7 +189,7 @@ def _pieces(
     """
     start = cursor = 0
     views: list[memoryview] = []
-    members: list[int] = []
+    members: list[tuple[int, int]] = []
     for i in request.members:
         wanted, view = ranges[i], memoryview(into[i]).cast("B")
         if (views and wanted.start < cursor) or wanted.size > _PIECE_BYTES:
@@ -212,7 +204,7 @@ def _pieces(
         elif gap:
             views.append(scratch[:gap])
         views.append(view)
-        members.append(i)
+        members.append((i, wanted.size))
         cursor = wanted.end
     if views:
         yield _Piece(start, tuple(views), tuple(members))
@@ -220,4 +212,5 @@ def _pieces(
 
 def _alone(member: int, wanted: ByteRange, view: memoryview) -> Iterator[_Piece]:
     for position in range(0, wanted.size, _PIECE_BYTES):
-        yield _Piece(wanted.start + position, (view[position : position + _PIECE_BYTES],), (member,))
+        cut = view[position : position + _PIECE_BYTES]
+        yield _Piece(wanted.start + position, (cut,), ((member, cut.nbytes),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, as_bytes
 
 MAX_VIEWS_PER_CALL = min(1024, os.sysconf("SC_IOV_MAX"))
 
@@ -13,15 +13,8 @@ MAX_VIEWS_PER_CALL = min(1024, os.sysconf("SC_IOV_MAX"))
 def batches(views: Sequence[Buffer]) -> Iterator[list[memoryview]]:
     """The views that are not empty, as bytes, in groups that one system call takes."""
     for start in range(0, len(views), MAX_VIEWS_PER_CALL):
-        group = map(_as_bytes, views[start : start + MAX_VIEWS_PER_CALL])
+        group = map(as_bytes, views[start : start + MAX_VIEWS_PER_CALL])
         yield [view for view in group if view.nbytes]
-
-
-def _as_bytes(view: Buffer) -> memoryview:
-    # A part may have a hundred thousand views, and as many new ones would call for a full garbage collection.
-    if type(view) is memoryview and view.format == "B" and view.ndim == 1 and view.contiguous:
-        return view
-    return memoryview(view).cast("B")
 
 
 def rest(batch: list[memoryview], done: int) -> list[memoryview]:

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 
 from asyncckpt._aio import WorkerThreads, run_in_thread
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import ObjectInfo, ObjectWriter
 from asyncckpt.storage.local.files import UnpublishedFile
-from asyncckpt.storage.local.objects import info_of
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.parts import PartLedger
 
 
 class LocalWriter(ObjectWriter):
@@ -62,7 +61,7 @@ class LocalWriter(ObjectWriter):
         return info
 
     def _publish(self, size: int) -> ObjectInfo:
-        return info_of(self._file.key, self._file.publish(size, exclusive=self._exclusive))
+        return self._file.publish(size, exclusive=self._exclusive)
 
     async def abort(self) -> None:
         await self._end_threads()

@@ -12,16 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from asyncckpt.errors import StorageError, UnsupportedOperationError
-from asyncckpt.storage.http.status import (
-    MAX_ERROR_BODY_BYTES,
-    REDIRECTS,
-    error_for_status,
-    odd_answer,
-    read_limited,
-)
+from asyncckpt.storage.http.errors import REDIRECTS, error_for_status, odd_answer
+from asyncckpt.storage.http.messages import MAX_ERROR_BODY_BYTES, parsed_date, read_limited
 
 _MAX_BODY_BYTES = 8 * 1024 * 1024
 """Twice a page of 1000 keys that are as long as S3 allows, with every byte of them escaped."""
@@ -35,6 +31,7 @@ _EXPECTED: dict[str, tuple[int, str]] = {
     "upload_part_copy": (200, "CopyPartResult"),
     "head_object": (200, ""),
     "delete_object": (204, ""),
+    "delete_objects": (200, "DeleteResult"),
 }
 
 
@@ -177,6 +174,11 @@ def _is_direct(session: Any) -> bool:
     return isinstance(getattr(session, "_exit_stack", None), _DirectSessions) or isinstance(
         getattr(session, "_session", None), _DirectSession
     )
+
+
+def server_time(answer: Mapping[str, Any]) -> datetime | None:
+    """The server's clock when it answered, if it says."""
+    return parsed_date(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
 
 def required(answer: Mapping[str, Any], name: str, what: str) -> Any:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from asyncckpt.errors import AccessDeniedError, ObjectNotFoundError, StorageError
-from asyncckpt.storage.http.status import parsed_date
-from asyncckpt.storage.s3.answers import required
+from asyncckpt.storage.s3.answers import required, server_time
 from asyncckpt.storage.s3.errors import UploadGoneError
 from asyncckpt.storage.s3.objects import S3Object
 
@@ -44,7 +42,7 @@ async def remove_lost_uploads(target: S3Object, *, keep: str | None, age: float)
     what = target.what("looking for a lost upload of")
     try:
         answer = await target.session.call("list_multipart_uploads", what, Prefix=target.full_key)
-        now = _server_time(answer)
+        now = server_time(answer) or datetime.now(UTC)
         for upload in answer.get("Uploads", []):
             key, upload_id, begun = (
                 required(upload, name, what) for name in ("Key", "UploadId", "Initiated")
@@ -56,11 +54,6 @@ async def remove_lost_uploads(target: S3Object, *, keep: str | None, age: float)
     except StorageError as error:
         # The save can go on; what may be left is for the bucket's lifecycle rule.
         _logger.warning("%s", error)
-
-
-def _server_time(answer: Mapping[str, Any]) -> datetime:
-    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    return parsed_date(text) or datetime.now(UTC)
 
 
 async def _abort(target: S3Object, upload_id: str) -> None:

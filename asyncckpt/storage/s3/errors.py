@@ -19,9 +19,13 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.http.errors import ConnectTimeoutError
+from asyncckpt.storage.http.errors import (
+    ConnectTimeoutError,
+    RefusedError,
+    UnreachableError,
+    error_for_status,
+)
 from asyncckpt.storage.http.messages import HttpAnswer
-from asyncckpt.storage.http.status import RefusedError, UnreachableError, error_for_status
 
 
 class UploadGoneError(StorageError):

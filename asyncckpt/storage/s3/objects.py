@@ -1,36 +1,23 @@
-"""Whole objects on S3: one PUT, one HEAD, and how the outcome of a write is settled when its answer was lost."""
+"""Whole objects on S3: one PUT, one HEAD, and bodies that are sent with their checksum."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from asyncckpt.errors import (
-    ObjectExistsError,
-    ObjectNotFoundError,
-    OutcomeUnknownError,
-    StorageError,
-    StorageTimeoutError,
-    UnavailableError,
-)
-from asyncckpt.model.checksums import Buffer, crc32c
+from asyncckpt.errors import ObjectNotFoundError
+from asyncckpt.model.buffers import INLINE_BYTES, Buffer, crc32c_of_views, total_bytes
 from asyncckpt.storage.base import ObjectInfo
-from asyncckpt.storage.http.errors import NEVER_SENT
-from asyncckpt.storage.http.status import OddAnswerError
-from asyncckpt.storage.parts import total_bytes
 from asyncckpt.storage.s3.answers import required, required_size
 from asyncckpt.storage.s3.errors import BodyMismatchError, UploadGoneError, WriteConflictError
 from asyncckpt.storage.s3.session import S3Session
+from asyncckpt.storage.settle import LostWrite
 
 T = TypeVar("T")
 
 WRITE_ID_NAME = "asyncckpt-write-id"
 WRITE_ID_HEADER = f"x-amz-meta-{WRITE_ID_NAME}"
-UNTOLD = (UnavailableError, StorageTimeoutError, OddAnswerError)
-"""After these a request that was sent may have had its effect."""
-_INLINE_CHECKSUM_BYTES = 64 * 1024
 
 
 class S3Object:
@@ -44,6 +31,15 @@ class S3Object:
     def what(self, verb: str) -> str:
         """The beginning of an error message."""
         return f"{verb} {self.full_key!r} in bucket {self.session.bucket!r}"
+
+    def lost_write(self, write_id: str) -> LostWrite:
+        """For a write of this object: settles it when its answer is lost, by one HEAD."""
+        return LostWrite(
+            self.head,
+            what=self.what("writing"),
+            write_id=write_id,
+            doubtful=(UploadGoneError, WriteConflictError),
+        )
 
     async def head(self) -> ObjectInfo:
         """One HEAD, retried. Raises ObjectNotFoundError, BucketNotFoundError, OddAnswerError."""
@@ -84,71 +80,10 @@ class S3Object:
             version = bare_etag(required(answer.headers, "etag", what))
             return ObjectInfo(self.key, size, version, write_id=write_id)
 
-        lost_write = LostWrite(self, write_id)
+        lost_write = self.lost_write(write_id)
         return await lost_write.settle(
             lambda: send_checked(self.session, lost_write.observe(attempt), views, value, what=what)
         )
-
-
-class LostWrite:
-    """Finds out how a write ended when the server's answer was lost or odd, or about an earlier attempt of ours."""
-
-    def __init__(self, target: S3Object, write_id: str) -> None:
-        self._target = target
-        self._write_id = write_id
-        self._uncertain = False
-
-    def observe(
-        self, attempt: Callable[[], Coroutine[Any, Any, ObjectInfo]]
-    ) -> Callable[[], Coroutine[Any, Any, ObjectInfo]]:
-        """The attempt, remembering whether one was sent whose answer never came, or does not tell."""
-
-        async def watched() -> ObjectInfo:
-            try:
-                return await attempt()
-            except NEVER_SENT:
-                raise
-            except (*UNTOLD, asyncio.CancelledError):
-                self._uncertain = True
-                raise
-
-        return watched
-
-    async def settle(self, write: Callable[[], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
-        """The outcome of all the attempts; where they do not tell, one HEAD does.
-
-        Raises ObjectExistsError, OutcomeUnknownError, or the last error.
-        """
-        try:
-            return await write()
-        except (ObjectExistsError, UploadGoneError, WriteConflictError) as error:
-            return await self._look(error)
-        except UNTOLD as error:
-            if not self._uncertain:
-                raise
-            return await self._look(error)
-
-    async def _look(self, error: StorageError) -> ObjectInfo:
-        try:
-            found = await self._target.head()
-        except ObjectNotFoundError:
-            raise error from None
-        except StorageError as silence:
-            if not self._uncertain:
-                raise error from silence
-            raise OutcomeUnknownError(
-                f"{self._target.what('writing')}: the server does not say how it ended "
-                f"(write id {self._write_id}); look for an object with that write id before you write again",
-                write_id=self._write_id,
-            ) from error
-        if found.write_id == self._write_id:
-            return found
-        if isinstance(error, ObjectExistsError):
-            raise ObjectExistsError(
-                f"{self._target.full_key!r} in bucket {self._target.session.bucket!r} exists already "
-                f"({found.size} bytes, write id {found.write_id}); choose another key, or overwrite"
-            ) from None
-        raise error
 
 
 async def send_checked(
@@ -176,16 +111,9 @@ async def send_checked(
 
 async def checksum_of(session: S3Session, views: Sequence[Buffer]) -> int:
     """The CRC32C of all the views, computed off the loop unless they are small."""
-    if total_bytes(views) <= _INLINE_CHECKSUM_BYTES:
-        return _crc_of(views)
-    return await session.run(_crc_of, views)
-
-
-def _crc_of(views: Sequence[Buffer]) -> int:
-    value = 0
-    for view in views:
-        value = crc32c(memoryview(view).cast("B"), value)
-    return value
+    if total_bytes(views) <= INLINE_BYTES:
+        return crc32c_of_views(views)
+    return await session.run(crc32c_of_views, views)
 
 
 def encoded_crc(value: int) -> str:

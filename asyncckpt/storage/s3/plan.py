@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncckpt.errors import StorageError
-from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.ranges import MergedRange
+from asyncckpt.storage.parts import PART_BYTES
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
@@ -17,7 +17,6 @@ MAX_OBJECT_BYTES = 5 * 1024 * 1024 * MIB
 RANGE_BYTES = 16 * MIB
 LARGE_RANGE_BYTES = 32 * MIB
 MIN_RANGE_BYTES = 8 * MIB
-_SMALL_PART_BYTES = 16 * MIB
 _LARGE_PART_BYTES = 32 * MIB
 _LARGE_OBJECT_BYTES = 512 * MIB
 
@@ -34,27 +33,10 @@ def plan_parts(size: int | None, part_bytes: int | None = None) -> int:
         )
     if part_bytes is None:
         large = size is None or size >= _LARGE_OBJECT_BYTES
-        part_bytes = _LARGE_PART_BYTES if large else _SMALL_PART_BYTES
+        part_bytes = _LARGE_PART_BYTES if large else PART_BYTES
     needed = -(-(size or 0) // MAX_PARTS)
     needed = -(-needed // MIB) * MIB
     return min(max(part_bytes, needed, MIN_PART_BYTES), MAX_PART_BYTES)
-
-
-def cut_views(views: Iterable[Buffer], part_bytes: int) -> Iterator[list[memoryview]]:
-    """The bytes of the views, one after another, in parts of one size but for the last; nothing is copied."""
-    part: list[memoryview] = []
-    room = part_bytes
-    for buffer in views:
-        view = memoryview(buffer).cast("B")
-        while view.nbytes:
-            part.append(view[:room])
-            room -= part[-1].nbytes
-            view = view[part[-1].nbytes :]
-            if not room:
-                yield part
-                part, room = [], part_bytes
-    if part:
-        yield part
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ObjectInfo, ObjectReader
-from asyncckpt.storage.http.messages import SLICE_BYTES, HttpAnswer, HttpRequest
-from asyncckpt.storage.http.status import odd_answer, parsed_date
+from asyncckpt.storage.http.errors import odd_answer
+from asyncckpt.storage.http.messages import SLICE_BYTES, HttpAnswer, HttpRequest, parsed_date
 from asyncckpt.storage.landing import Buffers, Landing
 from asyncckpt.storage.s3.answers import required
 from asyncckpt.storage.s3.objects import WRITE_ID_HEADER, S3Object, bare_etag

@@ -15,10 +15,10 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
+from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.http.messages import HttpAnswer, HttpRequest, Receiver
-from asyncckpt.storage.http.status import odd_answer
-from asyncckpt.storage.retry import RETRYABLE, CircuitBreaker, RetryPolicy, retrying
+from asyncckpt.storage.retry import Retries, RetryPolicy
 from asyncckpt.storage.s3.answers import hearing, refuse_redirects
 from asyncckpt.storage.s3.driver import connection_settings, make_filesystem, secrets_unlogged
 from asyncckpt.storage.s3.errors import error_of_answer, error_of_driver
@@ -41,8 +41,7 @@ class S3Session:
         self.bucket = bucket
         self._options = dict(options)
         self._thread_count = threads
-        self._policy = policy
-        self._breaker = CircuitBreaker.of(policy)
+        self._retries = Retries(policy)
         self._opening = asyncio.Lock()
         self._filesystem: Any = None
         self._client: Any = None
@@ -106,7 +105,7 @@ class S3Session:
                 await each.close()
 
     async def call(self, method: str, what: str, **parameters: Any) -> dict[str, Any]:
-        """One control call, once. Raises StorageError's children, OddAnswerError for what is no answer to it."""
+        """One control call, once. Raises StorageError's children, OddAnswerError for what is not an answer to it."""
         client, _ = await self.open()
         function = getattr(client, method)
         arguments = self._arguments(function, parameters)
@@ -168,7 +167,7 @@ class S3Session:
         body: Sequence[Buffer] = (),
         receiver: Receiver | None = None,
     ) -> HttpAnswer:
-        """Send a signed request; an answer that is no success is raised as its error."""
+        """Send a signed request; an answer that is not a success is raised as its error."""
         _, transport = await self.open()
         answer = await transport.exchange(request, body=body, receiver=receiver)
         if answer.status >= 300:
@@ -190,12 +189,11 @@ class S3Session:
         what: str,
         *,
         size_bytes: int,
-        retryable: tuple[type[Exception], ...] = RETRYABLE,
     ) -> T:
         """Retry an operation that moves bytes, once there is a connection to spare for it."""
         _, transport = await self.open()
         async with transport.slots:
-            return await self.retrying(operation, what, size_bytes=size_bytes, retryable=retryable)
+            return await self.retrying(operation, what, size_bytes=size_bytes)
 
     async def retrying(
         self,
@@ -203,19 +201,11 @@ class S3Session:
         what: str,
         *,
         size_bytes: int = 0,
-        retryable: tuple[type[Exception], ...] = RETRYABLE,
     ) -> T:
-        """Retry an idempotent operation by the storage's policy."""
+        """Retry an operation that may be repeated, by the storage's policy."""
         # Connecting loads the driver, which is nobody's attempt.
         await self.open()
-        return await retrying(
-            operation,
-            policy=self._policy,
-            describe=what,
-            retryable=retryable,
-            breaker=self._breaker,
-            size_bytes=size_bytes,
-        )
+        return await self._retries.run(operation, what, size_bytes=size_bytes)
 
     def metadata(self, name: str, value: str) -> dict[str, str]:
         """An object's user metadata: the user's own, from `s3_additional_kwargs`, and one entry of ours."""

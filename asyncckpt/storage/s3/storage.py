@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from asyncckpt._aio import fan_out, run_shielded
 from asyncckpt.arguments import AtLeastOne, checked
-from asyncckpt.errors import BucketNotFoundError, InvalidKeyError, MissingExtraError, ObjectNotFoundError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.errors import MissingExtraError, StorageError, UnsupportedOperationError
+from asyncckpt.model.buffers import Buffer, cut_views, total_bytes
 from asyncckpt.storage.base import (
     CLEANUP_TIMEOUT,
     Capabilities,
@@ -24,13 +22,13 @@ from asyncckpt.storage.base import (
     ObjectReader,
     ObjectWriter,
 )
-from asyncckpt.storage.http.status import odd_answer
 from asyncckpt.storage.keys import validate_key
-from asyncckpt.storage.parts import total_bytes
+from asyncckpt.storage.listing import Page
 from asyncckpt.storage.retry import RetryPolicy
-from asyncckpt.storage.s3.answers import required, required_size
-from asyncckpt.storage.s3.objects import S3Object, bare_etag
-from asyncckpt.storage.s3.plan import MIB, cut_views, plan_parts
+from asyncckpt.storage.s3.deleting import BATCH, delete_batch, delete_one
+from asyncckpt.storage.s3.listing import S3Lister
+from asyncckpt.storage.s3.objects import S3Object
+from asyncckpt.storage.s3.plan import MIB, plan_parts
 from asyncckpt.storage.s3.reader import open_s3_reader
 from asyncckpt.storage.s3.session import S3Session
 from asyncckpt.storage.s3.writer import S3Writer
@@ -46,7 +44,7 @@ class S3Storage(ICheckpointStorage):
     and `concurrency` are chosen from each object's size and 4, unless given. Raises MissingExtraError without s3fs.
     """
 
-    capabilities = Capabilities(server_copy=True, remote=True)
+    capabilities = Capabilities(server_copy=True)
     one_loop = True
 
     @checked
@@ -70,6 +68,7 @@ class S3Storage(ICheckpointStorage):
         self._session = S3Session(
             bucket, storage_options or {}, threads=concurrency, policy=retry or RetryPolicy()
         )
+        self._lister = S3Lister(self._session, self._root)
 
     def __repr__(self) -> str:
         return f"S3Storage('s3://{self._bucket}/{self._root}')"
@@ -119,71 +118,20 @@ class S3Storage(ICheckpointStorage):
     async def _stat(self, key: str) -> ObjectInfo:
         return await self._object(key).head()
 
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        held: list[ObjectInfo] | None = None
-        async with aclosing(self._pages(prefix)) as pages:
-            async for ordered, page in pages:
-                if held is None and not ordered:
-                    held = []
-                if held is None:
-                    yield page
-                else:
-                    held += page
-        if held:
-            yield sorted(held, key=_by_bytes)
-
-    async def _pages(self, prefix: str) -> AsyncGenerator[tuple[bool, list[ObjectInfo]], None]:
-        """The server's pages, each with whether its listings are in the order of the keys' bytes."""
-        what = f"listing {self._root + prefix!r} in bucket {self._bucket!r}"
-        more: dict[str, str] = {}
-        while True:
-            call = partial(self._session.call, "list_objects_v2", what, Prefix=self._root + prefix, **more)
-            answer = await self._session.retrying(call, what)
-            listed = [self._listed(entry, prefix, what) for entry in answer.get("Contents", [])]
-            page = [info for info in listed if info is not None]
-            yield self._lists_in_order(answer) and page == sorted(page, key=_by_bytes), page
-            if not answer.get("IsTruncated"):
-                return
-            token = required(answer, "NextContinuationToken", what)
-            if token == more.get("ContinuationToken"):
-                raise odd_answer(what, "the same page twice")
-            more = {"ContinuationToken": token}
-
-    def _lists_in_order(self, answer: Mapping[str, Any]) -> bool:
-        """SeaweedFS lists folder by folder, and AWS's directory buckets in no order at all."""
-        server = str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
-        return not server.startswith("SeaweedFS") and not self._bucket.endswith("--x-s3")
-
-    def _listed(self, entry: Mapping[str, Any], prefix: str, what: str) -> ObjectInfo | None:
-        """One line of a listing; None for what is no object of ours, such as a folder's marker.
-
-        Raises OddAnswerError for what was not asked for.
-        """
-        full_key: str = required(entry, "Key", what)
-        if not full_key.startswith(self._root + prefix):
-            raise odd_answer(what, f"{full_key[:200]!r} is listed, which has another prefix")
-        key = full_key.removeprefix(self._root)
-        try:
-            validate_key(key)
-        except InvalidKeyError:
-            return None
-        size = required_size(entry, "Size", what)
-        etag = required(entry, "ETag", what)
-        return ObjectInfo(key, size, bare_etag(etag), modified=entry.get("LastModified"))
+    def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
+        return self._lister.pages(prefix, start_after=start_after, limit=limit)
 
     async def _delete(self, key: str) -> None:
-        target = self._object(key)
-        what = target.what("deleting")
-        try:
-            await self._session.retrying(
-                lambda: self._session.call("delete_object", what, Key=target.full_key), what
-            )
-        except BucketNotFoundError:
-            raise
-        except ObjectNotFoundError:
-            # Some servers say so, and it is no error; but a web server says 404 to anything.
-            await self._session.require_bucket()
+        await delete_one(self._object(key))
 
-
-def _by_bytes(info: ObjectInfo) -> bytes:
-    return info.key.encode()
+    async def _delete_many(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
+        failures: dict[str, StorageError] = {}
+        for start in range(0, len(keys), BATCH):
+            batch = [self._object(key) for key in keys[start : start + BATCH]]
+            failures |= await delete_batch(self._session, batch)
+        unsupported = [key for key, error in failures.items() if isinstance(error, UnsupportedOperationError)]
+        # Not every server has this request.
+        return {
+            **{key: error for key, error in failures.items() if key not in unsupported},
+            **await super()._delete_many(unsupported),
+        }

@@ -17,18 +17,16 @@ from asyncckpt.errors import (
     StorageTimeoutError,
     UnavailableError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange
 from asyncckpt.storage.base import CLEANUP_TIMEOUT, ObjectInfo, ObjectWriter
-from asyncckpt.storage.http.errors import NEVER_SENT
-from asyncckpt.storage.parts import PartLedger, total_bytes
+from asyncckpt.storage.http.errors import NEVER_SENT, UNTOLD
+from asyncckpt.storage.parts import PartLedger
 from asyncckpt.storage.s3.answers import required
 from asyncckpt.storage.s3.cleanup import remove_lost_uploads, remove_upload
 from asyncckpt.storage.s3.errors import UploadGoneError
 from asyncckpt.storage.s3.objects import (
-    UNTOLD,
     WRITE_ID_NAME,
-    LostWrite,
     S3Object,
     bare_etag,
     checksum_of,
@@ -240,7 +238,7 @@ class S3Writer(ObjectWriter):
             version = bare_etag(required(answer, "ETag", what))
             return ObjectInfo(self._target.key, size, version, write_id=self.write_id)
 
-        lost_write = LostWrite(self._target, self.write_id)
+        lost_write = self._target.lost_write(self.write_id)
         info = await lost_write.settle(lambda: self._session.retrying(lost_write.observe(attempt), what))
         self._closed = True
         self._upload_id = None

@@ -23,7 +23,7 @@ from asyncckpt.testing.formats.content import ContentContract  # noqa: E402
 from asyncckpt.testing.formats.damage import DamageContract  # noqa: E402
 from asyncckpt.testing.formats.faults import FaultContract  # noqa: E402
 
-__all__ = ["FormatContract"]
+__all__ = ["ContentContract", "DamageContract", "FaultContract", "FormatContract"]
 
 
 class FormatContract(ContentContract, DamageContract, FaultContract):

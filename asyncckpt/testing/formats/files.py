@@ -22,9 +22,7 @@ class FormatFiles:
     """Override `make_format`; the rest where the format needs something else."""
 
     same_bytes = True
-    """Whether the same state gives the same bytes; encrypted files use fresh nonces."""
-    detects_padding = True
-    """Whether `verify` finds a changed byte between the tensors."""
+    """Whether the same state gives the same bytes; with False, it must never: encrypted files use fresh nonces."""
     stem = "ckpt"
     sweep_seed = 20250907
     """Where only a sample of a file's positions is tried."""

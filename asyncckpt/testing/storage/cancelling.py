@@ -13,12 +13,13 @@ import pytest
 from asyncckpt.cancellation import CancellationToken, CancellationTokenSource
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.testing.cancelling import WAYS, CancelBy, MakeOperation, Outcome, assert_cancelled, sweep
-from asyncckpt.testing.storage.medium import StorageMedium, pattern
-from asyncckpt.testing.storage.reading import call
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.calls import call
+from asyncckpt.testing.storage.medium import StorageMedium
 from asyncckpt.testing.storage.wrappers import CountingStorage
 
 _OLD = b"the old object"
-_LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list")
+_LOOKS = ("open_reader", "read", "read_range", "read_ranges", "stat", "exists", "list", "list_pages")
 
 each_way = pytest.mark.parametrize(("how", "times"), WAYS)
 
@@ -117,7 +118,10 @@ class CancellingContract(StorageMedium):
         assert await storage.read("key") == _OLD
 
     @each_way
-    async def test_cancelled_delete(self, storage: ICheckpointStorage, how: CancelBy, times: int) -> None:
+    @pytest.mark.parametrize("method", ["delete", "delete_many"])
+    async def test_cancelled_delete(
+        self, storage: ICheckpointStorage, method: str, how: CancelBy, times: int
+    ) -> None:
         await self.raw_put("key", _OLD)
         await self.raw_put("other", _OLD)
 
@@ -128,7 +132,7 @@ class CancellingContract(StorageMedium):
             await self.raw_put("key", _OLD)
 
         await self.cancel_everywhere(
-            lambda token: storage.delete("key", cancellation=token), check, how=how, times=times
+            lambda token: call(storage, method, "key", token), check, how=how, times=times
         )
 
     @pytest.mark.parametrize("parts", [0, 2])

@@ -9,8 +9,8 @@ import pytest
 from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import StorageError
 from asyncckpt.storage.base import ICheckpointStorage
+from asyncckpt.testing.storage.calls import METHODS, call
 from asyncckpt.testing.storage.medium import StorageMedium
-from asyncckpt.testing.storage.reading import METHODS, call
 
 
 class ClosingContract(StorageMedium):

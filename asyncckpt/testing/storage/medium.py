@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 import pytest_asyncio
 
 from asyncckpt.storage.base import ICheckpointStorage, ObjectWriter
-
-
-def pattern(size: int, seed: int) -> bytes:
-    """So many bytes that look random and are always the same."""
-    return random.Random(seed).randbytes(size)
-
-
-def cut(data: bytes, size: int) -> list[bytes]:
-    """The data in parts of that size; the last may be shorter."""
-    return [data[start : start + size] for start in range(0, len(data), size)]
+from asyncckpt.testing.storage.bytes import cut
 
 
 class StorageMedium(ABC):
@@ -31,15 +22,19 @@ class StorageMedium(ABC):
 
     part_bytes = 1000
     """The smallest part that the storage takes (5 MiB on S3)."""
-    stores_write_ids = True
-    """Whether `stat` tells the write id."""
+    skips: ClassVar[Mapping[str, str]] = {}
+    """What the storage does not have, each with the reason: capabilities, "map" (of a reader) and "store_time" (of a
+    page). Tests of these are skipped, and what is missing without being declared here fails."""
     exhaustive = True
     """Cancel at every suspension; False for slow servers: the first 40, then a sample."""
     sweep_seed = 20250907
     many_keys = 1005
     """How many keys the test of paging makes."""
 
-    pytestmark = pytest.mark.asyncio
+    pytestmark: ClassVar = [
+        pytest.mark.asyncio,
+        pytest.mark.filterwarnings("ignore::asyncckpt.storage.NotAtomicWarning"),
+    ]
 
     @abstractmethod
     async def make_storage(self) -> ICheckpointStorage:
@@ -62,6 +57,12 @@ class StorageMedium(ABC):
         """The storage of one test, closed at its end."""
         async with await self.make_storage() as storage:
             yield storage
+
+    def require(self, name: str, has: object) -> None:
+        """Skip the test when the storage does not have what it is about, which must have been declared."""
+        if not has:
+            assert name in self.skips, f"declare in `skips` that the storage has no {name}, and why"
+            pytest.skip(f"no {name}: {self.skips[name]}")
 
     async def assert_medium(self, expected: dict[str, bytes]) -> None:
         """The medium holds these objects and nothing else, finished or not."""

@@ -9,14 +9,16 @@ storage calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 from asyncckpt import errors
 from asyncckpt.errors import StorageError
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.model.ranges import ByteRange, MergedRange
 from asyncckpt.storage.base import ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
+from asyncckpt.storage.listing import Page
 
 MakeError = Callable[[], BaseException]
 When = Literal["before", "after"]
@@ -33,6 +35,7 @@ _KINDS: tuple[type[StorageError], ...] = (
     errors.StorageTimeoutError,
     errors.UnavailableError,
     errors.OutcomeUnknownError,
+    errors.DeleteFailuresError,
     errors.UnsupportedOperationError,
     errors.InvalidKeyError,
 )
@@ -43,6 +46,8 @@ def injected_error(kind: type[StorageError]) -> StorageError:
     message = f"injected {kind.__name__}"
     if issubclass(kind, errors.OutcomeUnknownError):
         return kind(message, write_id="injected")
+    if issubclass(kind, errors.DeleteFailuresError):
+        return kind(message, failures={})
     return kind(message)
 
 
@@ -55,13 +60,14 @@ class CountingStorage(ICheckpointStorage):
     """Passes everything on to `inner` and counts: `calls` by name, `bytes_written`, `bytes_read`.
 
     The names are put, open_writer, write_part, copy_part, commit, abort, open_reader, fetch, map,
-    close_reader, stat, list (each page) and delete. `log` has them in order.
+    close_reader, stat, list (each page), delete and delete_many. `log` has them in order.
     """
 
     def __init__(self, inner: ICheckpointStorage) -> None:
         self.inner = inner
         self.capabilities = inner.capabilities
         self.one_loop = inner.one_loop
+        self.retry_policy = inner.retry_policy
         self.log: list[str] = []
         self.bytes_written = 0
         self.bytes_read = 0
@@ -120,8 +126,8 @@ class CountingStorage(ICheckpointStorage):
         self.leaving("stat")
         return info
 
-    async def _list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        pages = self.inner._list(prefix)
+    async def _list(self, prefix: str, *, start_after: str, limit: int | None) -> AsyncGenerator[Page, None]:
+        pages = self.inner._list(prefix, start_after=start_after, limit=limit)
         try:
             while True:
                 self.entering("list")
@@ -137,6 +143,15 @@ class CountingStorage(ICheckpointStorage):
         self.entering("delete")
         await self.inner._delete(key)
         self.leaving("delete")
+
+    async def _delete_many(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
+        self.entering("delete_many")
+        failures = await self.inner._delete_many(keys)
+        self.leaving("delete_many")
+        return failures
+
+    async def _store_time(self) -> datetime | None:
+        return await self.inner._store_time()
 
     async def _close(self) -> None:
         await self.inner.aclose()
@@ -190,7 +205,7 @@ class _Writer(ObjectWriter):
     async def write_part(self, index: int, views: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         self._storage.entering("write_part")
         await self._inner.write_part(index, views, crc32c=crc32c)
-        self._storage.bytes_written += sum(memoryview(view).nbytes for view in views)
+        self._storage.bytes_written += total_bytes(views)
         self._storage.leaving("write_part")
 
     async def copy_part(self, index: int, key: str, start: int, end: int) -> None:

@@ -13,9 +13,10 @@ from asyncckpt.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.storage.base import ICheckpointStorage
-from asyncckpt.testing.storage.medium import StorageMedium, pattern
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.medium import StorageMedium
 
 
 class _BodyError(Exception):
@@ -74,8 +75,15 @@ class WritingContract(StorageMedium):
         async with storage.open_writer("parts", part_bytes=self.part_bytes, write_id="id-of-parts") as writer:
             assert writer.write_id == "id-of-parts"
             await writer.write_part(0, [b"data"])
+        await storage.write("whole", b"other", write_id="id-of-other")
         found = [(await storage.stat(key)).write_id for key in ("whole", "parts")]
-        assert found == (["id-of-whole", "id-of-parts"] if self.stores_write_ids else [None, None])
+        if not storage.capabilities.write_ids:
+            assert found in ([None, None], ["id-of-other", "id-of-parts"])
+        self.require("write_ids", storage.capabilities.write_ids)
+        assert found == ["id-of-other", "id-of-parts"]
+        if storage.capabilities.exclusive:
+            await storage.write_new("new", b"data", write_id="id-of-new")
+            assert (await storage.stat("new")).write_id == "id-of-new"
 
     # -- exclusive create --------------------------------------------------------------------------------------
 
@@ -96,8 +104,7 @@ class WritingContract(StorageMedium):
         await self.assert_medium({"key": b"theirs"})
 
     async def test_one_of_many_racing_creators_wins(self, storage: ICheckpointStorage) -> None:
-        if not storage.capabilities.exclusive:
-            return
+        self.require("exclusive", storage.capabilities.exclusive)
         contents = [b"writer %d" % i for i in range(6)]
         writes = [storage.write_new("deep/key", data) for data in contents]
         results = await asyncio.gather(*writes, return_exceptions=True)
@@ -108,8 +115,7 @@ class WritingContract(StorageMedium):
         await self.assert_medium({"deep/key": winners[0]})
 
     async def test_two_exclusive_writers_open_at_once(self, storage: ICheckpointStorage) -> None:
-        if not storage.capabilities.exclusive:
-            return
+        self.require("exclusive", storage.capabilities.exclusive)
         outer, inner = pattern(self.part_bytes + 10, 1), pattern(self.part_bytes + 20, 2)
         with pytest.raises(ObjectExistsError):
             async with storage.open_writer("key", exclusive=True, part_bytes=self.part_bytes) as first:
@@ -134,8 +140,7 @@ class WritingContract(StorageMedium):
         await self.assert_medium({"run/big": data})
 
     async def test_parts_written_at_once(self, storage: ICheckpointStorage) -> None:
-        if not storage.capabilities.any_order:
-            return
+        self.require("any_order", storage.capabilities.any_order)
         data = pattern(4 * self.part_bytes + 7, seed=4)
         async with storage.open_writer("key", size=len(data), part_bytes=self.part_bytes) as writer:
             async with asyncio.TaskGroup() as group:
@@ -167,8 +172,7 @@ class WritingContract(StorageMedium):
         await self.assert_medium({"old": b"old bytes"})
 
     async def test_a_missing_part_is_an_error(self, storage: ICheckpointStorage) -> None:
-        if not storage.capabilities.any_order:
-            return
+        self.require("any_order", storage.capabilities.any_order)
         with pytest.raises(StorageError):
             async with storage.open_writer("key", part_bytes=self.part_bytes) as writer:
                 await writer.write_part(0, [pattern(writer.part_bytes, 0)])

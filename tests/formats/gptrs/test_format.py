@@ -197,6 +197,7 @@ def test_scalars_are_stored_as_one_item_and_payloads_are_aligned(fmt: ICheckpoin
     assert all(t.offset % 64 == 0 for t in found.tensors.values())
 
 
+@pytest.mark.thorough
 def test_20_000_tensors_are_planned_and_parsed() -> None:
     state = {f"layers.{n}.weight": np.full(2, n, np.int32) for n in range(20_000)}
     data = state_files.encode(CHECKPOINT, state)
@@ -380,6 +381,7 @@ def test_version_1_cut_extended_or_lying_is_refused() -> None:
             )
 
 
+@pytest.mark.thorough
 @given(mutations(v1({"a": i32((2,), 1), "w": f32((1,), 2)}, config=b"{}")))
 def test_mutations_of_version_1_raise_nothing_but_format_errors(damaged: bytes) -> None:
     assert_read_or_refused(lambda data: state_files.read_all(CHECKPOINT, data), damaged)
@@ -493,6 +495,7 @@ def test_scalars_that_are_none_are_refused(scalars: bytes) -> None:
 # -- damage --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @BOTH
 def test_every_flipped_bit_is_noticed_or_changes_nothing(fmt: ICheckpointFormat) -> None:
     # Padding is zeros that nobody reads; `verify` looks at it, opening a file does not.
@@ -530,6 +533,7 @@ def test_a_damaged_tensor_is_named() -> None:
     assert caught.value.tensor == "w"
 
 
+@pytest.mark.thorough
 @BOTH
 @given(st.data())
 def test_mutations_are_noticed(fmt: ICheckpointFormat, data: st.DataObject) -> None:

@@ -58,9 +58,12 @@ BAD: list[Any] = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
-def test_one_malformed_tensor_among_good_ones_is_refused(bad: Any) -> None:
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_one_malformed_tensor_among_good_ones_is_refused(bad: Any, bad_first: bool) -> None:
+    """Also beside a good one that is equal to it: 1 == 1.0 == True."""
+    entries = [bad, dict(GOOD)]
     with pytest.raises(FormatError):
-        decode_tensors([dict(GOOD), bad])
+        decode_tensors(entries if bad_first else entries[::-1])
 
 
 def test_an_offset_that_is_null_or_missing_is_0() -> None:

@@ -131,6 +131,7 @@ def test_another_bundle_is_not_the_base() -> None:
         parsed(PLAIN, DELTA, {"base.mgb": forged})
 
 
+@pytest.mark.thorough
 def test_a_damaged_or_cut_base_is_noticed() -> None:
     for at in range(0, Opened.of(BASE).rows[3].end, 3):
         damaged = BASE[:at] + bytes([BASE[at] ^ 1]) + BASE[at + 1 :]
@@ -216,7 +217,7 @@ def test_a_full_bundle_has_no_node_in_a_base() -> None:
     opened.put(1, 64, "<I", 1)
     opened.sections[4] = b""
     opened.change_row(4, size=0, item_count=0)
-    with pytest.raises(LayoutError, match="the bundle is no delta"):
+    with pytest.raises(LayoutError, match="the bundle is not a delta"):
         parsed(PLAIN, opened.sealed())
 
 

@@ -126,6 +126,7 @@ def test_a_tensors_hash_is_its_checksum() -> None:
     assert tensor.metadata.checksum == checksum_text(hash_of(np.arange(3, dtype="<f4").tobytes()))
 
 
+@pytest.mark.thorough
 def test_twenty_thousand_tensors_are_planned_and_parsed() -> None:
     names = [f"layers.{i}.weight" for i in range(20_000)]
     data = made(PLAIN, dict.fromkeys(names, np.zeros(2, "<f4")))
@@ -336,6 +337,7 @@ def test_tied_nodes_share_their_bytes_and_nothing_else_may() -> None:
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_is_noticed_or_changes_nothing() -> None:
     index = parsed(PLAIN, SMALLEST)
     tensor = index.tensors[0].extents[0]
@@ -482,6 +484,7 @@ def test_verify_can_check_every_section_and_the_padding() -> None:
     assert isinstance(plan, FilePlan)
 
 
+@pytest.mark.thorough
 @given(st.sampled_from((NODES, EDGES, INDEX, METADATA)), st.data())
 def test_mutated_tables_with_right_checksums_raise_nothing_but_format_errors(
     section: int, data: st.DataObject

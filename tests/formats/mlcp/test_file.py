@@ -181,6 +181,7 @@ def test_every_payload_begins_at_a_multiple_of_64_and_boxes_come_back() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_twenty_thousand_tensors_are_planned_and_parsed() -> None:
     names = [f"layers.{i}.weight" for i in range(20_000)]
     data = state_files.encode_arrays(FORMAT, dict.fromkeys(names, np.zeros(2, "<f4")))
@@ -259,6 +260,7 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_is_noticed_or_changes_nothing() -> None:
     # Padding is zeros that nobody reads; `verify` looks at it, opening a file does not.
     (structure,) = parse(SMALLEST).header_extents or ()

@@ -238,6 +238,7 @@ def test_ranks_that_make_no_file_names_are_refused(ranks: tuple[int, int]) -> No
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victim", list(SMALLEST))
 def test_every_flipped_bit_is_noticed(victim: str) -> None:
     for _, what, damaged in bit_flips(SMALLEST[victim]):

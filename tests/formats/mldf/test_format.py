@@ -205,6 +205,7 @@ def test_a_checkpoint_without_tensors_and_one_without_shards() -> None:
             assert found is None or found == read_all(data), what
 
 
+@pytest.mark.thorough
 def test_twenty_thousand_tensors_are_planned_and_parsed() -> None:
     names = [f"layers.{i}.weight" for i in range(20_000)]
     data = of_arrays(dict.fromkeys(names, np.zeros(2, "<f4")))
@@ -292,6 +293,7 @@ def test_the_independent_reader_notices_damage() -> None:
 # -- refusals when writing ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_more_fields_than_the_format_can_count_are_refused_before_anything_is_written() -> None:
     tensors = tuple(TensorMetadata(f"t{i}", "uint8", ()) for i in range(65_534))
     with pytest.raises(LimitExceededError, match="there are 65534 fields"):
@@ -325,6 +327,7 @@ def meaningful(data: bytes) -> list[range]:
     return [range(extent.offset, extent.end) for extent in extents]
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_is_noticed_or_changes_nothing() -> None:
     whole = read_all(SMALLEST)
     for part in meaningful(SMALLEST):

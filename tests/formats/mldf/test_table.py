@@ -461,6 +461,7 @@ SMALL_FIELDS = [Field("n", TypeId.INT), Field("b", TypeId.BYTES)]
 SMALL = [{"n": 5, "b": b"abc"}, {"n": 6, "b": b"defg"}]
 
 
+@pytest.mark.thorough
 async def test_every_flipped_byte_is_noticed_by_validate() -> None:
     data = await written(SMALL, SMALL_FIELDS, page_bytes=1)
     assert await validated(data)
@@ -472,6 +473,7 @@ async def test_every_flipped_byte_is_noticed_by_validate() -> None:
         assert await validated(bytes(damaged)) is padding, (position, header)
 
 
+@pytest.mark.thorough
 async def test_every_truncation_is_noticed() -> None:
     data = await written(SMALL, SMALL_FIELDS, page_bytes=1)
     for size in range(len(data)):
@@ -479,6 +481,7 @@ async def test_every_truncation_is_noticed() -> None:
     assert not await validated(data + bytes(16))
 
 
+@pytest.mark.thorough
 async def test_hostile_numbers_raise_nothing_but_format_errors() -> None:
     data = await written(SMALL, SMALL_FIELDS, page_bytes=1)
     for value in HOSTILE_NUMBERS:
@@ -492,6 +495,7 @@ async def test_hostile_numbers_raise_nothing_but_format_errors() -> None:
                 assert harmless or not await validated(damaged), (value, at, width)
 
 
+@pytest.mark.thorough
 @given(st.data())
 async def test_mutations_raise_nothing_but_format_errors(choice: st.DataObject) -> None:
     data = await written([sample_of(2)], page_bytes=1)

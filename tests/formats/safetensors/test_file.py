@@ -156,6 +156,7 @@ def test_boxes_survive() -> None:
     assert (stored.metadata.global_shape, stored.metadata.origin) == ((4,), (2,))
 
 
+@pytest.mark.thorough
 def test_20_000_tensors_are_planned_and_parsed() -> None:
     state = {f"layers.{n}.weight": np.full(2, n, np.float32) for n in range(20_000)}
     data = state_files.encode(FORMAT, state)
@@ -382,6 +383,19 @@ HOSTILE_HEADERS: list[tuple[dict[str, Any] | bytes, bytes, type[FormatError]]] =
     ({"__metadata__": {"asyncckpt": "[" * 5000}}, b"", FormatError),
     ({"__metadata__": {"other": '{"block":1}'}}, b"", LayoutError),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [[True], [1.0], "1", {"1": 1}, [[1]], [-1], [1 << 63]])
+@pytest.mark.parametrize("wrong_first", [True, False])
+def test_a_shape_that_only_looks_like_one_is_refused(shape: Any, wrong_first: bool) -> None:
+    """Also beside a sound one that is equal to it: 1 == 1.0 == True."""
+    entries = [("a", {"dtype": "U8", "shape": shape}), ("b", {"dtype": "U8", "shape": [1]})]
+    ordered = entries if wrong_first else entries[::-1]
+    header = {
+        name: {**entry, "data_offsets": [number, number + 1]} for number, (name, entry) in enumerate(ordered)
+    }
+    with pytest.raises(LayoutError):
+        read_all(made(header, b"ab"))
 
 
 @pytest.mark.parametrize(("header", "data", "error"), HOSTILE_HEADERS)

@@ -253,6 +253,7 @@ def test_damage_in_a_file_s_header_names_the_file() -> None:
         read_all({**FILES, NAMES[1]: damaged})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_every_flipped_bit_is_noticed(name: str) -> None:
     for _, what, damaged in bit_flips(FILES[name]):

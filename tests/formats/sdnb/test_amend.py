@@ -83,6 +83,7 @@ def test_tables_and_slots_that_nobody_knows_come_through(metadata: bool) -> None
         assert index.details["graph"]["trainingConfig"] == '{"updater":"adam"}'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inline_below", [0, 1 << 20])
 def test_every_bit_of_an_amended_file_of_ours_is_still_covered(inline_below: int) -> None:
     fmt = SdnbFormat(inline_below=inline_below)

@@ -184,12 +184,14 @@ def test_every_truncation_is_refused_or_reads_less() -> None:
         assert found is None or len(found.variables) <= len(whole.variables), size
 
 
+@pytest.mark.thorough
 def test_every_flipped_bit_ends_in_a_format_error_or_a_graph() -> None:
     for _, what, data in bit_flips(BUILT.data):
         found = outcome(read, data)
         assert found is None or isinstance(found, Graph), what
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", HOSTILE_NUMBERS)
 @pytest.mark.parametrize("code", ["<H", "<I", "<Q"])
 def test_hostile_numbers_anywhere(value: int, code: str) -> None:

@@ -78,6 +78,7 @@ def test_an_empty_map_has_135_bytes() -> None:
     assert read(encode_manifest({})) == {}
 
 
+@pytest.mark.thorough
 @given(MANIFESTS)
 def test_every_manifest_comes_back(entries: dict[str, ArrayRange]) -> None:
     assert read(encode_manifest(entries)) == entries
@@ -91,6 +92,7 @@ def test_a_key_beyond_64_kib_is_a_long_string() -> None:
     assert read(data) == entries
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [0, 1, 12, 13, 24, 25, 200])
 def test_java_reads_what_we_write_and_writes_the_same_bytes(
     java: JavaProgram, tmp_path: Path, count: int
@@ -176,6 +178,7 @@ def test_every_flipped_bit_ends_in_a_format_error_or_a_map() -> None:
         assert found is None or isinstance(found, dict), what
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", HOSTILE_NUMBERS)
 @pytest.mark.parametrize("code", [">H", ">i", ">q"])
 def test_hostile_numbers_anywhere(value: int, code: str) -> None:

@@ -141,6 +141,7 @@ def test_pythons_zipfile_accepts_it_and_sdnb_reads_what_is_inside(kind: str) -> 
     assert leader == ("model" if len(files) == 1 else f"model.shard0-of-{len(files)}.sdnb")
 
 
+@pytest.mark.thorough
 def test_javas_stream_reader_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "classes").mkdir()
     java = compile_program(tmp_path / "classes")
@@ -303,6 +304,7 @@ def test_an_independent_reader_reads_the_golden_files(file: str) -> None:
     assert sdnb_reader.read(inner).arrays == {"w": (5, (3,), np.arange(3, dtype="<f4").tobytes())}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_independent_reader_reads_every_kind(kind: str) -> None:
     data = encode(STATE, **KINDS[kind])
@@ -324,6 +326,7 @@ def test_an_independent_reader_reads_every_kind(kind: str) -> None:
 WHOLE = {"stored": STORED, "deflate": DEFLATED}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", WHOLE)
 def test_every_flipped_bit_is_noticed(kind: str) -> None:
     data = WHOLE[kind]
@@ -341,6 +344,7 @@ def test_every_truncation_and_extension_is_noticed(kind: str) -> None:
         assert outcome(read_all, data + extra) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", HOSTILE_NUMBERS)
 @pytest.mark.parametrize("kind", WHOLE)
 def test_hostile_numbers_anywhere(kind: str, value: int) -> None:
@@ -351,12 +355,14 @@ def test_hostile_numbers_anywhere(kind: str, value: int) -> None:
             assert outcome(read_all, with_number(data, at, code, value)) in (None, original), (code, at)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(mutations(DEFLATED))
 def test_mutations_of_a_compressed_archive_are_noticed(data: bytes) -> None:
     assert outcome(read_all, data) in (None, read_all(DEFLATED))
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(mutations(STORED))
 def test_mutations_of_a_stored_archive_are_noticed(data: bytes) -> None:
@@ -366,6 +372,7 @@ def test_mutations_of_a_stored_archive_are_noticed(data: bytes) -> None:
 FOREIGN = (SAMPLES / "single_entry_named_model.sdz").read_bytes()
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(mutations(FOREIGN))
 def test_mutations_of_a_foreign_archive_end_in_a_format_error_or_the_same(data: bytes) -> None:

@@ -17,6 +17,8 @@ from asyncckpt.model.state.flatten import flatten
 from asyncckpt.model.state.torch_leaf import TorchLeaf
 from asyncckpt.model.state.tree import rebuild
 
+pytestmark = pytest.mark.thorough
+
 # The quick tests run where no framework is installed.
 torch: Any = pytest.importorskip("torch")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 import asyncckpt
 from asyncckpt.model import checksums as digests
-from asyncckpt.operations.reading import slices
+from asyncckpt.operations.reading import runs
+from asyncckpt.operations.reading.runs import runs_of
 from asyncckpt.operations.reading.slices import select
 from asyncckpt.storage.memory import MemoryStorage
 from tests.operations.test_requests import RemoteMemory
@@ -60,21 +62,30 @@ def test_the_runs_hold_every_selected_item(
 ) -> None:
     shape, index = case
     array = numbered(shape)
+    selection = select(shape, index)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "_MOST_RUNS", most_runs)
-        selection = select(shape, 4, index)
+        patch.setattr(runs, "_MOST_RUNS", most_runs)
+        found = runs_of(shape, 4, selection.positions)
     read = np.full(array.size, -1, np.int32)
-    flat = array.reshape(-1)
-    for run in selection.runs:
+    for run in found:
         assert 0 <= run.start < run.end <= array.nbytes
-        read[run.start // 4 : run.end // 4] = flat[run.start // 4 : run.end // 4]
-    expected = array[index]
-    rows = read.reshape(shape)[selection.rows] if shape else read.reshape(shape)
-    found = rows[selection.index]
-    assert found.shape == expected.shape
-    assert np.array_equal(found, expected)
-    starts = [run.start for run in selection.runs]
-    assert starts == sorted(set(starts))
+        read[run.start // 4 : run.end // 4] = array.reshape(-1)[run.start // 4 : run.end // 4]
+    assert np.array_equal(selection.of(read.reshape(shape)), array[index])
+    assert all(before.end < after.start for before, after in pairwise(found))
+
+
+@given(case=shapes_and_indices())
+def test_picked_items_become_what_numpy_gives_and_back(case: tuple[tuple[int, ...], tuple[Any, ...]]) -> None:
+    shape, index = case
+    array, selection = numbered(shape), select(shape, index)
+    expected = array[(*index, ...)] if ... not in index else array[index]
+    picked = array[np.ix_(*selection.positions)] if shape else array
+    assert picked.shape == selection.shape
+    assert np.array_equal(selection.view(picked), expected)
+    assert selection.view(picked).shape == expected.shape
+    destination = np.full(expected.shape, -1, np.int32)
+    selection.array(destination)[...] = picked
+    assert np.array_equal(destination, expected)
 
 
 @given(case=shapes_and_indices(ellipsis=False))
@@ -84,8 +95,17 @@ def test_a_box_is_read_without_a_byte_too_many(case: tuple[tuple[int, ...], tupl
         slice(part.start, part.stop) if isinstance(part, slice) else slice(part % size, part % size + 1)
         for part, size in zip(index, shape, strict=False)
     )
-    selection = select(shape, 4, plain)
-    assert sum(run.size for run in selection.runs) == numbered(shape)[plain].nbytes
+    found = runs_of(shape, 4, select(shape, plain).positions)
+    assert sum(run.size for run in found) == numbered(shape)[plain].nbytes
+
+
+def test_rows_that_a_step_leaves_out_are_not_read() -> None:
+    shape = (1000, 1024)
+    found = runs_of(shape, 4, select(shape, slice(3, None, 100)).positions)
+    assert [run.start // 4096 for run in found] == list(range(3, 1000, 100))
+    assert sum(run.size for run in found) == 10 * 4096
+    # Of neighbours, what lies between them is cheaper than another request.
+    assert len(runs_of(shape, 4, select(shape, slice(3, None, 2)).positions)) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,14 +124,14 @@ def test_a_box_is_read_without_a_byte_too_many(case: tuple[tuple[int, ...], tupl
         ((2, 3), (np.array([True, False]),), "not of ndarray"),
         ((2, 3), (1.0,), "not of float"),
         ((2, 3), ("0",), "not of str"),
-        ((2, 3), (slice(0, 1.5),), "no slice of a dimension"),
-        ((2, 3), (slice(None, None, 0),), "no slice of a dimension"),
+        ((2, 3), (slice(0, 1.5),), "not a slice of a dimension"),
+        ((2, 3), (slice(None, None, 0),), "not a slice of a dimension"),
     ],
     ids=str,
 )
 def test_an_index_that_does_not_fit_is_refused(shape: tuple[int, ...], index: Any, message: str) -> None:
     with pytest.raises(asyncckpt.MismatchError, match=message):
-        select(shape, 4, index)
+        select(shape, index)
 
 
 # --- read from a checkpoint -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -16,9 +16,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 from asyncckpt.storage.base import ICheckpointStorage
 from asyncckpt.storage.fsspec.storage import FsspecStorage
 from asyncckpt.testing import StorageContract
-from asyncckpt.testing.storage.reading import METHODS
+from asyncckpt.testing.storage.calls import METHODS
 from tests.guards import call_blocking
 from tests.servers import S3Bucket
+
+pytestmark = pytest.mark.thorough
+LACKS = {
+    "server_copy": "fsspec can't copy into a part",
+    "write_ids": "fsspec has no place for them",
+    "map": "the file belongs to the filesystem",
+    "store_time": "fsspec does not ask for it",
+}
 
 
 class SpoolFolder:
@@ -37,7 +45,7 @@ class SpoolFolder:
 
 
 class TestFsspecMemoryContract(SpoolFolder, StorageContract):
-    stores_write_ids = False
+    skips: ClassVar = LACKS
     filesystem: MemoryFileSystem
 
     @pytest.fixture(autouse=True)
@@ -73,7 +81,11 @@ if importlib.util.find_spec("fsspec.implementations.asyn_wrapper"):  # since fss
 
 
 class TestFsspecLocalContract(SpoolFolder, StorageContract):
-    stores_write_ids = False
+    skips: ClassVar = {
+        **LACKS,
+        "atomic": "a file is written where it will be",
+        "exclusive": "fsspec looks first, then writes",
+    }
     folder: Path
 
     @pytest.fixture(autouse=True)
@@ -102,7 +114,7 @@ class TestFsspecLocalContract(SpoolFolder, StorageContract):
 class TestFsspecS3Contract(SpoolFolder, StorageContract):
     """An asynchronous filesystem, on this loop."""
 
-    stores_write_ids = False
+    skips: ClassVar = LACKS
     exhaustive = False
     bucket: S3Bucket
 

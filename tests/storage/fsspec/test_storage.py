@@ -36,6 +36,7 @@ from asyncckpt.storage.retry import NO_RETRY, RetryPolicy
 from asyncckpt.storage.urls import Secrets
 from tests.servers import S3Bucket
 
+pytestmark = pytest.mark.filterwarnings("ignore::asyncckpt.storage.NotAtomicWarning")
 PATIENT = RetryPolicy(base_delay=0.001, max_delay=0.01)
 
 
@@ -162,7 +163,7 @@ async def test_a_large_object_is_spooled_and_the_spool_removed(
     storage: FsspecStorage, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("asyncckpt.storage.fsspec.storage._SPOOLED_BYTES", 10)
+    monkeypatch.setattr("asyncckpt.storage.fsspec.storage.SPOOLED_BYTES", 10)
     await storage.write_new("key", [b"01234", b"56789", b"abc"])
     assert memory.store["/run/key"].getvalue() == b"0123456789abc"
     assert list(tmp_path.iterdir()) == []
@@ -280,7 +281,7 @@ async def test_a_listing_looks_only_where_the_prefix_leads(storage: FsspecStorag
 async def test_s3_through_fsspec_is_exclusive_and_knows_its_errors(minio_bucket: S3Bucket) -> None:
     url, options = f"s3://{minio_bucket.name}/run", minio_bucket.storage_options
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncckpt.storage.fsspec.storage._SPOOLED_BYTES", 1000)
+        patch.setattr("asyncckpt.storage.fsspec.storage.SPOOLED_BYTES", 1000)
         async with FsspecStorage(url, storage_options=options) as storage:
             await storage.write_new("key", bytes(5000))
             with pytest.raises(ObjectExistsError):

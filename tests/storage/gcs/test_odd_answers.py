@@ -12,7 +12,7 @@ import pytest
 
 from asyncckpt.errors import BucketNotFoundError, OutcomeUnknownError
 from asyncckpt.storage.gcs.storage import GcsStorage
-from asyncckpt.storage.http.status import OddAnswerError
+from asyncckpt.storage.http.errors import OddAnswerError
 from asyncckpt.storage.retry import NO_RETRY
 from tests.servers import GcsServer
 from tests.storage.odd_answers import (

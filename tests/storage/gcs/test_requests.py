@@ -152,7 +152,7 @@ async def test_ranges_are_merged_and_land_in_the_callers_buffers(front: GcsFront
 
 
 async def test_a_listing_is_paged_and_never_cached(front: GcsFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncckpt.storage.gcs.storage._PAGE", 2)
+    monkeypatch.setattr("asyncckpt.storage.gcs.listing.PAGE_OBJECTS", 2)
     for name in ("run/b", "run/a", "run/c/d", "runaway", "run/c", "run/folder/"):
         front.bucket.put(name, name.encode())
     options = front.storage_options
@@ -167,7 +167,7 @@ async def test_a_listing_is_paged_and_never_cached(front: GcsFront, monkeypatch:
 async def test_a_failed_page_is_no_end_of_the_listing(
     front: GcsFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncckpt.storage.gcs.storage._PAGE", 1)
+    monkeypatch.setattr("asyncckpt.storage.gcs.listing.PAGE_OBJECTS", 1)
     front.bucket.put("a", b"")
     front.bucket.put("b", b"")
     async with storage_on(front) as storage:

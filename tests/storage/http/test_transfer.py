@@ -16,9 +16,8 @@ import pytest_asyncio
 from asyncckpt.errors import StorageTimeoutError, UnavailableError
 from asyncckpt.storage.http import connections
 from asyncckpt.storage.http.connections import Abort, Connections, ConnectionSettings
-from asyncckpt.storage.http.errors import ConnectTimeoutError
+from asyncckpt.storage.http.errors import ConnectTimeoutError, UnreachableError
 from asyncckpt.storage.http.messages import HttpAnswer, HttpRequest
-from asyncckpt.storage.http.status import UnreachableError
 from asyncckpt.storage.http.transfer import Patience, Transport, exchange
 from tests.storage.scripted_server import ScriptedServer, answering, read_request
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncckpt.storage.local import LocalStorage, kernel
-from asyncckpt.testing.storage.medium import cut, pattern
+from asyncckpt.testing.storage.bytes import cut, pattern
 
 OLD = b"the old object"
 NEW = pattern(3500, seed=1)

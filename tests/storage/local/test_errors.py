@@ -24,7 +24,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.storage.local import LocalStorage, kernel
 from asyncckpt.storage.local.errors import translated
-from asyncckpt.testing.storage.reading import call
+from asyncckpt.testing.storage.calls import call
 from tests.disks import files_in, largest_file
 
 BY_ERRNO = [

@@ -13,6 +13,8 @@ from asyncckpt.storage.local import LocalStorage
 from asyncckpt.storage.local.folders import is_temp_name
 from tests.storage.local.killed_writers import KEYS, NEW, OLD
 
+pytestmark = pytest.mark.thorough
+
 _PROJECT = Path(__file__).parents[3]
 
 

@@ -11,7 +11,7 @@ import socket
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,11 +24,12 @@ from asyncckpt.errors import (
     UnsupportedOperationError,
 )
 from asyncckpt.model.ranges import ByteRange
-from asyncckpt.storage.local import LocalStorage
+from asyncckpt.storage.local import LocalStorage, objects
 from asyncckpt.storage.local.folders import is_temp_name, temp_name
+from asyncckpt.testing.storage.bytes import pattern
+from asyncckpt.testing.storage.calls import call
 from asyncckpt.testing.storage.contract import StorageContract
-from asyncckpt.testing.storage.medium import pattern
-from asyncckpt.testing.storage.reading import call
+from tests.guards import call_blocking
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -58,7 +59,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 class TestLocalStorage(StorageContract):
-    stores_write_ids = False
+    skips: ClassVar = {"write_ids": "not every file system keeps attributes"}
 
     @pytest.fixture(autouse=True)
     def medium(self, tmp_path: Path) -> None:
@@ -412,3 +413,92 @@ def test_a_root_that_no_folder_can_have(root: str) -> None:
 def test_senseless_options(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         LocalStorage(tmp_path, **options)
+
+
+# -- write ids, times, and listings behind a key ---------------------------------------------------------------------
+
+
+def _keeps_attributes(folder: Path) -> bool:
+    probe = folder / "probe"
+    probe.touch()
+    try:
+        os.setxattr(probe, "user.probe", b"1")
+    except OSError:
+        return False
+    finally:
+        probe.unlink()
+    return True
+
+
+async def test_the_write_id_is_an_attribute_where_the_file_system_has_them(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    if not call_blocking(_keeps_attributes, tmp_path):
+        pytest.skip("the file system of the temp folder keeps no attributes")
+    assert (await storage.write("key", b"data", write_id="mine")).write_id == "mine"
+    assert (await storage.stat("key")).write_id == "mine"
+    async with storage.open_reader("key") as reader:
+        assert reader.info.write_id == "mine"
+    assert call_blocking(os.getxattr, tmp_path / "key", "user.asyncckpt.write-id") == b"mine"
+
+
+async def test_without_attributes_a_write_succeeds_all_the_same(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTSUP, "not here")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    assert (await storage.write("key", b"data", write_id="mine")).write_id is None
+    assert (await storage.stat("key")).write_id is None
+
+
+async def test_the_time_of_a_file_is_the_file_systems_own(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last digits apart: a network disk has another clock than this machine, and ages are measured by that."""
+    given: list[int] = []
+    real = os.utime
+
+    def noted(file: int, *, ns: tuple[int, int]) -> None:
+        given.append(abs(os.fstat(file).st_mtime_ns - ns[1]))
+        real(file, ns=ns)
+
+    monkeypatch.setattr(os, "utime", noted)
+    await storage.write("key", b"data")
+    assert given
+    assert given[0] < 1_000_000
+
+
+async def test_where_no_file_can_be_made_there_is_no_time(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.write("key", b"data")
+    real = os.open
+
+    def read_only(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "read-only")
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    (page,) = [page async for page in storage.list_pages()]
+    assert page.store_time is None
+    assert [info.key for info in page.objects] == ["key"]
+
+
+async def test_folders_before_the_key_are_not_even_opened(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(5):
+        await storage.write(f"step-{step}/a", b"")
+    looked: list[str] = []
+    real = objects._names
+
+    def noted(root: Path, folder: str) -> Any:
+        looked.append(folder)
+        return real(root, folder)
+
+    monkeypatch.setattr(objects, "_names", noted)
+    assert [info.key async for info in storage.list(start_after="step-3/a")] == ["step-4/a"]
+    assert looked == ["", "step-3", "step-4"]

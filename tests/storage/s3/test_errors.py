@@ -21,9 +21,8 @@ from asyncckpt.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
-from asyncckpt.storage.http.errors import ConnectTimeoutError
+from asyncckpt.storage.http.errors import ConnectTimeoutError, RefusedError, UnreachableError
 from asyncckpt.storage.http.messages import HttpAnswer
-from asyncckpt.storage.http.status import RefusedError, UnreachableError
 from asyncckpt.storage.s3.errors import (
     BodyMismatchError,
     UploadGoneError,

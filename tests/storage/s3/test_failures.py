@@ -23,7 +23,7 @@ from asyncckpt.errors import (
     StorageTimeoutError,
     UnavailableError,
 )
-from asyncckpt.storage.retry import RetryPolicy, on_retry
+from asyncckpt.storage.retry import Retries, RetryPolicy, on_retry
 from asyncckpt.storage.s3.storage import S3Storage
 from tests.guards import call_blocking
 from tests.servers import S3Bucket, S3Server, Toxiproxy
@@ -264,7 +264,7 @@ async def test_an_attempt_that_trickles_is_ended_by_the_policy(
     with toxiproxy.proxy(minio.endpoint_url) as proxy:
         async with through(proxy.endpoint_url, minio_bucket) as storage:
             async with storage.open_reader("k") as reader:
-                storage._session._policy = RetryPolicy(attempts=1, attempt_timeout=0.05)
+                storage._session._retries = Retries(RetryPolicy(attempts=1, attempt_timeout=0.05))
                 with proxy.toxic("bandwidth", rate=20):
                     with pytest.raises(StorageTimeoutError, match="no end within"):
                         await reader.read_range(0, 20_000)

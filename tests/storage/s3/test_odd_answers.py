@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from asyncckpt.errors import BucketNotFoundError, OutcomeUnknownError, StorageError
-from asyncckpt.storage.http.status import OddAnswerError
+from asyncckpt.storage.http.errors import OddAnswerError
 from asyncckpt.storage.retry import RetryPolicy
 from asyncckpt.storage.s3.storage import S3Storage
 from tests.servers import S3Bucket, S3Server

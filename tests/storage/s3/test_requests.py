@@ -79,6 +79,22 @@ async def test_few_requests(relay: Relay, minio_bucket: S3Bucket) -> None:
         assert relay.operations() == ["Get", "Get"]
 
 
+async def test_few_requests_to_list_and_to_delete(relay: Relay, minio_bucket: S3Bucket) -> None:
+    keys = [f"run/{number:04}" for number in range(1001)]
+    for key in keys:
+        call_blocking(minio_bucket.put, key, b"")
+    async with S3Storage(minio_bucket.name, storage_options=options(relay, minio_bucket)) as storage:
+        found = [info.key async for info in storage.list("run/", start_after=keys[997], limit=2)]
+        assert found == keys[998:1000]
+        assert relay.operations() == ["List"]
+        assert relay.seen[0].query["start-after"] == [keys[997]]
+        assert relay.seen[0].query["max-keys"] == ["2"]
+        relay.seen.clear()
+        await storage.delete_many(keys)
+        assert relay.operations() == ["DeleteMany", "DeleteMany"]
+    assert minio_bucket.keys() == []
+
+
 async def test_a_flipped_bit_is_refused_and_sent_again(relay: Relay, minio_bucket: S3Bucket) -> None:
     async with S3Storage(minio_bucket.name, storage_options=options(relay, minio_bucket)) as storage:
         relay.once("UploadPart", "flip a bit")

@@ -1,4 +1,4 @@
-"""The CRC32C over everything in a file that is no payload: headers, tables, and the zeros between."""
+"""The CRC32C over everything in a file that is not payload: headers, tables, and the zeros between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def outside_crc32c(
     size: int,
     masks: Sequence[tuple[int, bytes]] = (),
 ) -> int:
-    """The CRC32C of everything in a file of `size` bytes that is no payload; what `regions` leave out is zeros."""
+    """The CRC32C of everything in a file of `size` bytes that is not payload; what `regions` leave out is zeros."""
     known = _Zeros(_masked(regions, masks))
     value = position = 0
     for start, end in sorted(payloads):

@@ -1,6 +1,6 @@
 """SameDiff's `FlatGraph`, the FlatBuffer inside an SDNB file. Little-endian.
 
-Read here, over the tables of `flatgraph_tables`. Written through the `flatbuffers` package, in `flatgraph_build`.
+Read here, over the tables of tables.py. Written through the `flatbuffers` package, in build.py.
 
 ============== =====================================================================================
 table          slots

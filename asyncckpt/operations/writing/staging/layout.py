@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncckpt.model.dtype import as_bytes_view, dtype_name
-from asyncckpt.model.metadata import TensorMetadata
-from asyncckpt.operations.writing.cutting import Column
+from asyncckpt.model.tensors import Column, TensorTable, sizes_column
 from asyncckpt.operations.writing.source import ALIGNMENT
 
 _COPY_BYTES = 32 * 1024 * 1024
@@ -26,7 +25,7 @@ _PADDING = bytes(ALIGNMENT)
 class Tensors:
     """Named tensors, C-contiguous and little-endian; `shared[i]` is whether the memory is still the caller's."""
 
-    metadata: tuple[TensorMetadata, ...]
+    table: TensorTable
     arrays: list[np.ndarray]
     shared: list[bool]
 
@@ -42,7 +41,7 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
     thread.
     """
     names: dict[np.dtype[Any], str] = {}
-    metadata, normal, shared = [], [], []
+    dtypes, shapes, sizes, normal, shared = [], [], [], [], []
     for name, given in (arrays | payloads).items():
         array = given
         dtype = names.get(array.dtype)
@@ -52,10 +51,15 @@ def normalise(arrays: dict[str, np.ndarray], payloads: dict[str, np.ndarray]) ->
             array, _ = as_bytes_view(given)
             dtype = names[array.dtype] = dtype_name(array.dtype)
             ours = ours or not np.may_share_memory(array, given)
-        metadata.append(TensorMetadata(name, dtype, array.shape))
+        dtypes.append(dtype)
+        shapes.append(array.shape)
+        sizes.append(array.nbytes)
         normal.append(array)
         shared.append(not ours)
-    return Tensors(tuple(metadata), normal, shared)
+    table = TensorTable(
+        [*arrays, *payloads], dtypes, shapes, sizes_column(sizes), np.zeros(len(sizes), np.int64)
+    )
+    return Tensors(table, normal, shared)
 
 
 class Small(NamedTuple):
@@ -86,7 +90,7 @@ class Layout:
     @classmethod
     def of(cls, tensors: Tensors) -> Layout:
         """What is still the caller's is copied, and what is small: then it can be written in runs."""
-        sizes = np.array([tensor.size for tensor in tensors.metadata], np.int64)
+        sizes = tensors.table.sizes
         copied = np.array(tensors.shared, bool) | (sizes < _SMALL_BYTES)
         room = np.where(copied, -(-sizes // ALIGNMENT) * ALIGNMENT, 0)
         positions = np.cumsum(room) - room

@@ -54,7 +54,7 @@ async def stage(
         lease = HandedOver(MemorySource(await threads.run(gc_paused()(tensors.views))))
     else:
         lease = await stager.stage(tensors, threads)
-    content = Content(tensors.metadata, (len(tensors.metadata),), captured.metadata, flat.tree)
+    content = Content(tensors.table, (len(tensors.table),), captured.metadata, flat.tree)
     return Staged(content, lease, len(flat.tensors))
 
 

@@ -40,7 +40,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 async def staged_bytes(tensors: Tensors, threads: WorkerThreads) -> list[bytes]:
     lease = await NumpyStager().stage(tensors, threads)
-    views = [memoryview(lease.source.read(n, 0, t.size)) for n, t in enumerate(tensors.metadata)]
+    views = [memoryview(lease.source.read(n, 0, t.size)) for n, t in enumerate(tensors.table)]
     assert all(view.readonly for view in views)
     return [bytes(view) for view in views]
 
@@ -64,7 +64,7 @@ async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThre
     given = arrays()
     tensors = normalise(given, {})
     lease = await NumpyStager().stage(tensors, threads)
-    sizes = [tensor.size for tensor in tensors.metadata]
+    sizes = [tensor.size for tensor in tensors.table]
     before = [bytes(lease.source.read(number, 0, size)) for number, size in enumerate(sizes)]
     assert any(map(any, before))
     for array in given.values():
@@ -74,7 +74,7 @@ async def test_what_is_staged_does_not_change_with_the_array(threads: WorkerThre
 
 def test_only_what_is_still_the_callers_has_to_be_copied() -> None:
     tensors = normalise(arrays(), {})
-    shared = dict(zip([t.name for t in tensors.metadata], tensors.shared, strict=True))
+    shared = dict(zip([t.name for t in tensors.table], tensors.shared, strict=True))
     assert shared["plain"]
     assert shared["bfloat16"]
     assert not shared["strided"]

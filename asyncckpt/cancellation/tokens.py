@@ -1,14 +1,4 @@
-"""Cancellation tokens, and how they become asyncio cancellation.
-
-A token enters at a public call, becomes one cancel request of the calling task, and is translated back once:
-
-    source = CancellationTokenSource()
-    async with source.token.scope():      # source.cancel("shutting down"), from any thread
-        await work()                      # ends in OperationCancelledError("shutting down")
-
-The scope keeps the same books as `asyncio.timeout`: it withdraws its own request with `Task.uncancel` and
-compares what is left with the count at entry, so timeouts, task groups and real cancels around or inside it
-keep their meaning. A real `task.cancel()` stays a `CancelledError`, also when the token fired as well.
+"""Tokens, and the sources that fire them.
 
 Firing is one loop in the thread that fires, through all linked tokens, depth first and each in the order of
 registration: no number of callbacks and no length of a chain changes what one of them costs. A callback that raises
@@ -24,12 +14,13 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from types import MethodType, TracebackType
-from typing import Self, TypeAlias, cast
+from types import MethodType
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 from asyncckpt.errors import OperationCancelledError
 
-__all__ = ["CancelScope", "CancellationToken", "CancellationTokenSource", "cancel_scope"]
+if TYPE_CHECKING:
+    from asyncckpt.cancellation.scopes import CancelScope
 
 _logger = logging.getLogger("asyncckpt")
 _Callback: TypeAlias = Callable[[str | None], None]
@@ -75,6 +66,8 @@ class CancellationToken:
 
     def scope(self) -> CancelScope:
         """A context manager (`with` or `async with`) that cancels its body when the token fires."""
+        from asyncckpt.cancellation.scopes import CancelScope
+
         return CancelScope(self)
 
     def add_callback(self, callback: _Callback) -> Callable[[], None]:
@@ -84,7 +77,7 @@ class CancellationToken:
         and the other callbacks run all the same.
         """
         if not self._can_fire:
-            return _nothing
+            return nothing
         key = object()
         with self._lock:
             self._callbacks[key] = callback
@@ -186,144 +179,13 @@ class CancellationTokenSource:
         if asyncio._get_running_loop() is loop:
             handle.cancel()
         else:
-            _call_on_loop(loop, handle.cancel)
+            call_on_loop(loop, handle.cancel)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class CancelScope:
-    """Cancels its body when a token fires. Made by `CancellationToken.scope`, used once, by one task.
-
-    - A token that has fired before entry raises `OperationCancelledError` on entry.
-    - A token that fires later cancels the task through its loop (never from within the body, so that no
-      request can be pending when the block ends) and leaves the block as `OperationCancelledError`, from the
-      `CancelledError`.
-    - Another cancel of the task, before or after, wins: the `CancelledError` passes.
-    - When the body ends first, a request not yet delivered is dropped.
-    - A scope of the same token inside this one, in the same task, delivers and translates nothing of its own.
-    """
-
-    def __init__(self, token: CancellationToken) -> None:
-        self._token = token
-        self._task: asyncio.Task[object] | None = None
-        self._outer: CancelScope | None = None
-        self._unregister: Callable[[], None] = _nothing
-        self._cancelling_at_entry = 0
-        self._entered = False
-        self._armed = False
-        self._delivered = False
-        self._committed = False
-        self._ignored_by = 0
-
-    @property
-    def token(self) -> CancellationToken:
-        """The token of this scope."""
-        return self._token
-
-    @property
-    def owns_cancellation(self) -> bool:
-        """Whether the token cancelled the task, and nobody else has since entry.
-
-        Tells code that absorbed a `CancelledError` (see `shield`) whose it was; to be asked before `commit`,
-        which withdraws the request.
-        """
-        scope = self._outer or self
-        if scope._task is None or not scope._delivered:
-            return False
-        return scope._task.cancelling() - 1 <= scope._cancelling_at_entry
-
-    def commit(self) -> bool:
-        """From here to the end of this scope the token is ignored: the point of no return.
-
-        A request that the token has delivered and nobody has acted on is withdrawn; returns True in that
-        case. Never raises for a fired token. To be called by the task that entered the scope (`RuntimeError`
-        otherwise), just before the shielded commit, without an await in between. An enclosing scope of the
-        same token ignores it too until this one ends, and delivers then.
-        """
-        if self._task is None or asyncio.current_task() is not self._task:
-            raise RuntimeError("commit() is for the task that entered the cancel scope, while it is open")
-        if self._committed:
-            return False
-        self._committed = True
-        return (self._outer or self)._begin_ignoring()
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a cancel scope needs a running task")
-        if self._entered:
-            raise RuntimeError("a cancel scope can be entered only once")
-        self._entered = True
-        self._outer = self._token._scopes.get(task)
-        if self._outer is None or not self._outer._ignored_by:
-            self._token.raise_if_cancelled()
-        self._task = task
-        if self._outer is None and self._token._can_fire:
-            self._arm(task)
-        return self
-
-    def _arm(self, task: asyncio.Task[object]) -> None:
-        loop = asyncio.get_running_loop()
-        self._cancelling_at_entry = task.cancelling()
-        self._armed = True
-        self._token._scopes[task] = self
-        self._unregister = self._token.add_callback(lambda _: _call_on_loop(loop, self._deliver))
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        task, outer = self._task, self._outer
-        assert task is not None, "exit without entry"
-        self._task = None
-        if outer is not None:
-            if self._committed:
-                outer._end_ignoring()
-            return
-        self._disarm(task)
-        if self._withdraw(task) and isinstance(exc, asyncio.CancelledError):
-            raise OperationCancelledError(self._token.reason) from exc
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(exc_type, exc, traceback)
-
-    def _disarm(self, task: asyncio.Task[object]) -> None:
-        if self._armed:
-            self._armed = False
-            self._unregister()
-            self._token._scopes.pop(task, None)
-
-    def _deliver(self) -> None:
-        if self._task is not None and self._armed and not self._delivered and not self._ignored_by:
-            self._delivered = True
-            self._task.cancel()
-
-    def _withdraw(self, task: asyncio.Task[object]) -> bool:
-        """Take a delivered request back; whether it was there and the only one since entry."""
-        if not self._delivered:
-            return False
-        self._delivered = False
-        return task.uncancel() <= self._cancelling_at_entry
-
-    def _begin_ignoring(self) -> bool:
-        self._ignored_by += 1
-        delivered = self._delivered
-        if self._task is not None:
-            self._withdraw(self._task)
-        return delivered
-
-    def _end_ignoring(self) -> None:
-        self._ignored_by -= 1
-        if self._token.is_cancelled and self._task is not None:
-            _call_on_loop(self._task.get_loop(), self._deliver)
 
 
 class _Firing:
@@ -380,12 +242,7 @@ def _source_of(callback: _Callback) -> CancellationTokenSource | None:
     return None
 
 
-def cancel_scope(token: CancellationToken | None) -> CancelScope:
-    """The scope that a public call runs in: `async with cancel_scope(cancellation) as scope`. None: no token."""
-    return (token or _NEVER).scope()
-
-
-def _call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:
@@ -393,7 +250,7 @@ def _call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object
         return
 
 
-def _nothing() -> None:
+def nothing() -> None:
     return None
 
 
