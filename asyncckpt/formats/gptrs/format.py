@@ -284,9 +284,9 @@ class GptrsTensorsFormat(ICheckpointFormat):
 
     def losses(self, content: Content) -> list[str]:
         lines = super().losses(content)
-        for tensor in content.tensors:
-            if not tensor.name.isascii():
-                lines.append(f"tensor {tensor.name!a} has a name that is not ASCII, which gpt-rs refuses")
+        for name in content.table().names:
+            if not name.isascii():
+                lines.append(f"tensor {name!a} has a name that is not ASCII, which gpt-rs refuses")
         return lines
 
     def sniff(self, head: memoryview, source: FileInfo) -> bool:

@@ -40,6 +40,9 @@ def dump_json(value: Json) -> str:
 
 def json_pieces(value: Json) -> Iterator[str]:
     """The text of `dump_json` in short pieces, which are the same for the same value."""
+    if type(value) is JsonText:
+        yield value.text
+        return
     if _weight(value) <= _BATCH:
         yield _dumps(value)
         return

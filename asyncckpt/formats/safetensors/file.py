@@ -224,9 +224,9 @@ class SafetensorsFormat(ICheckpointFormat):
 def name_losses(content: Content) -> list[str]:
     """One line for each name that can't stand in the header."""
     lines = []
-    for tensor in content.tensors:
-        if tensor.name == METADATA_KEY:
-            lines.append(f"tensor {tensor.name!r} has the name that safetensors keeps for its metadata")
-        elif not is_unicode(tensor.name):
-            lines.append(f"tensor {tensor.name!a} has a name that is no Unicode")
+    for name in content.table().names:
+        if name == METADATA_KEY:
+            lines.append(f"tensor {name!r} has the name that safetensors keeps for its metadata")
+        elif not is_unicode(name):
+            lines.append(f"tensor {name!a} has a name that is no Unicode")
     return lines

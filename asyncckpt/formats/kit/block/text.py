@@ -50,7 +50,7 @@ _TRACES = (b'{"block":', b'"outside":"', b'"crc32c":"')
 _COPIED_ADVICE = (
     "if another program copied its metadata here, remove the entry 'asyncckpt' to load it unverified"
 )
-_MANY_NAMES = 50_000
+_MANY_NAMES = 256
 _ESCAPED_AT_ONCE = 256 * 1024
 
 
