@@ -45,6 +45,7 @@ class OpenFile:
         self._opening = asyncio.Lock()
         self._runs: list[tuple[int, memoryview]] = []
         self._reader: ObjectReader | None = None
+        self._missing: IncompleteCheckpointError | None = None
         if reader is not None:
             self.attach(reader)
 
@@ -86,11 +87,20 @@ class OpenFile:
         return FileInfo(self.location.name, self.size)
 
     async def ready(self) -> None:
-        """Open the file if it is not. Raises IncompleteCheckpointError, LayoutError, StorageError subclasses."""
+        """Open the file if it is not. Raises IncompleteCheckpointError, LayoutError, StorageError subclasses.
+
+        What was missing once stays so: a set that is being changed must not be read half before, half after.
+        """
         async with self._opening:
+            if self._missing is not None:
+                raise self._missing
             if self._reader is None:
                 assert self._opener is not None
-                await self._opener(self)
+                try:
+                    await self._opener(self)
+                except IncompleteCheckpointError as error:
+                    self._missing = error
+                    raise
 
     def map(self) -> None:
         """Map the file, where the storage can. Blocks."""
