@@ -96,6 +96,11 @@ class StorageHooks(Guarded, ABC):
         reader.first = await reader.read_range(0, min(first_bytes, info.size))
         return reader
 
+    async def _pin(self, info: ObjectInfo) -> ObjectReader | None:
+        """A reader of a version that is known from elsewhere, without a request; None where it has to be looked at
+        first, as by default."""
+        return None
+
     async def _delete_many(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """Remove the objects, and return what could not be removed and why. By default one by one, side by side."""
         failures: dict[str, StorageError] = {}

@@ -9,7 +9,13 @@ from typing import final
 
 from asyncckpt._aio import run_shielded
 from asyncckpt.cancellation import CancellationToken, cancel_scope
-from asyncckpt.errors import BucketNotFoundError, InvalidArgumentError, ObjectNotFoundError, StorageError
+from asyncckpt.errors import (
+    BucketNotFoundError,
+    InvalidArgumentError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from asyncckpt.model.ranges import ByteRange, MergePolicy
 from asyncckpt.storage.hooks import StorageHooks
 from asyncckpt.storage.keys import validate_key, validate_prefix
@@ -26,9 +32,19 @@ class ReadingVerbs(StorageHooks):
     @final
     @asynccontextmanager
     async def open_reader(
-        self, key: str, *, first_bytes: int = 0, cancellation: CancellationToken | None = None
+        self,
+        key: str,
+        *,
+        first_bytes: int = 0,
+        known: ObjectInfo | None = None,
+        cancellation: CancellationToken | None = None,
     ) -> AsyncIterator[ObjectReader]:
-        """The object as it is now, pinned, with its first bytes, in one request. Raises ObjectNotFoundError."""
+        """The object as it is now, pinned, with its first bytes, in one request. Raises ObjectNotFoundError.
+
+        `known` is what a listing, a write or a manifest said of it: where the storage can pin a version that it has not
+        looked at, no request is made before bytes are wanted. Should the object be another one now, that is an
+        ObjectChangedError, here or at the first read.
+        """
         self.admit()
         validate_key(key)
         is_open = True
@@ -39,17 +55,29 @@ class ReadingVerbs(StorageHooks):
                 raise StorageError(f"the reader of {key!r} is closed; open it again")
 
         async with cancel_scope(cancellation):
-            reader = await self.with_retries(
-                lambda: self._open_reader(key, first_bytes=first_bytes),
-                f"opening {key!r}",
-                size_bytes=first_bytes,
-            )
+            reader = await self.__pinned(key, first_bytes, known)
             reader.admit = admit
             try:
                 yield reader
             finally:
                 is_open = False
                 await run_shielded(reader.aclose(), timeout=CLEANUP_TIMEOUT)
+
+    async def __pinned(self, key: str, first_bytes: int, known: ObjectInfo | None) -> ObjectReader:
+        if known is not None and not first_bytes:
+            unseen = await self._pin(replace(known, key=key))
+            if unseen is not None:
+                return unseen
+        reader = await self.with_retries(
+            lambda: self._open_reader(key, first_bytes=first_bytes),
+            f"opening {key!r}",
+            size_bytes=first_bytes,
+        )
+        found = reader.info
+        if known is not None and (found.version, found.size) != (known.version, known.size):
+            await run_shielded(reader.aclose(), timeout=CLEANUP_TIMEOUT)
+            raise ObjectChangedError(f"{key!r} is not the version that was known of it ({known.version})")
+        return reader
 
     @final
     async def read(self, key: str, *, cancellation: CancellationToken | None = None) -> bytes:

@@ -19,7 +19,7 @@ from asyncckpt.storage.memory import MemoryStorage
 from tests.storage.memory_contract import MemoryContract
 
 HOOKS = frozenset(
-    "_put _read _stat _list _delete _open_writer _open_reader _delete_many _store_time _close".split()
+    "_put _read _stat _list _delete _open_writer _open_reader _pin _delete_many _store_time _close".split()
 )
 
 

@@ -64,7 +64,7 @@ class OpenFiles:
         location = file.location
         file.attach(
             await self._stack.enter_async_context(
-                location.storage.open_reader(location.key, first_bytes=first_bytes)
+                location.storage.open_reader(location.key, first_bytes=first_bytes, known=file.declared_info)
             )
         )
 

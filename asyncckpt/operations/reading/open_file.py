@@ -12,7 +12,7 @@ from asyncckpt.errors import IncompleteCheckpointError, NotEnoughMemoryError, Ob
 from asyncckpt.formats.kit.index import DeclaredFile, FileInfo, Need
 from asyncckpt.formats.kit.steps import Steps, advance, clip
 from asyncckpt.operations.location import ObjectLocation
-from asyncckpt.storage.base import ObjectReader
+from asyncckpt.storage.base import ObjectInfo, ObjectReader
 
 FIRST_BYTES = 128 * 1024
 """What the first request of an open fetches: the whole header of most checkpoints."""
@@ -67,6 +67,14 @@ class OpenFile:
     def is_declared(self) -> bool:
         """Whether its size was known before it was opened."""
         return self._declared is not None
+
+    @property
+    def declared_info(self) -> ObjectInfo | None:
+        """The very version that the checkpoint names, where it names one: it needs no look before it is read."""
+        declared = self._declared
+        if declared is None or declared.version is None:
+            return None
+        return ObjectInfo(self.location.key, declared.size, declared.version)
 
     @property
     def is_open(self) -> bool:

@@ -146,10 +146,14 @@ class GcsStorage(ICheckpointStorage):
     # -- reading -------------------------------------------------------------------------------------------------
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
-        info, first = await self._first(key, first_bytes)
-        return GcsReader(
-            self._client, self._name(key), info, first, retries=self._retries, threads=self._threads
-        )
+        return self._reader(*await self._first(key, first_bytes))
+
+    async def _pin(self, info: ObjectInfo) -> ObjectReader:
+        return self._reader(info, b"")
+
+    def _reader(self, info: ObjectInfo, first: bytes) -> GcsReader:
+        name = self._name(info.key)
+        return GcsReader(self._client, name, info, first, retries=self._retries, threads=self._threads)
 
     async def _first(self, key: str, first_bytes: int) -> tuple[ObjectInfo, bytes]:
         """The object and its first bytes, from one answer; only an empty object takes a second request."""

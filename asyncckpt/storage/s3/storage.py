@@ -29,7 +29,7 @@ from asyncckpt.storage.s3.deleting import BATCH, delete_batch, delete_one
 from asyncckpt.storage.s3.listing import S3Lister
 from asyncckpt.storage.s3.objects import S3Object
 from asyncckpt.storage.s3.plan import MIB, plan_parts
-from asyncckpt.storage.s3.reader import open_s3_reader
+from asyncckpt.storage.s3.reader import S3Reader, open_s3_reader
 from asyncckpt.storage.s3.session import S3Session
 from asyncckpt.storage.s3.writer import S3Writer
 
@@ -114,6 +114,9 @@ class S3Storage(ICheckpointStorage):
 
     async def _open_reader(self, key: str, *, first_bytes: int) -> ObjectReader:
         return await open_s3_reader(self._object(key), first_bytes=first_bytes, concurrency=self._concurrency)
+
+    async def _pin(self, info: ObjectInfo) -> ObjectReader:
+        return S3Reader(self._object(info.key), info, b"", concurrency=self._concurrency)
 
     async def _stat(self, key: str) -> ObjectInfo:
         return await self._object(key).head()

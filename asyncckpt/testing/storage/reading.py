@@ -89,6 +89,27 @@ class ReadingContract(StorageMedium):
             assert await reader.read_range(10, 20) == data[10:20]
             assert reader.info.version == (await storage.stat("key")).version
 
+    @pytest.mark.parametrize("first_bytes", [0, 100])
+    async def test_a_known_object_is_read(self, storage: ICheckpointStorage, first_bytes: int) -> None:
+        data = pattern(1000, seed=9)
+        await self.raw_put("key", data)
+        known = await storage.stat("key")
+        async with storage.open_reader("key", first_bytes=first_bytes, known=known) as reader:
+            assert reader.first == data[:first_bytes]
+            assert (reader.info.size, reader.info.version) == (1000, known.version)
+            assert await reader.read_range(10, 20) == data[10:20]
+
+    @pytest.mark.parametrize("change", ["write", "delete"])
+    async def test_a_known_object_that_is_another_one_now(
+        self, storage: ICheckpointStorage, change: str
+    ) -> None:
+        await self.raw_put("key", pattern(1000, seed=9))
+        known = await storage.stat("key")
+        await (storage.write("key", pattern(1000, seed=10)) if change == "write" else storage.delete("key"))
+        with pytest.raises((ObjectChangedError, ObjectNotFoundError)):
+            async with storage.open_reader("key", known=known) as reader:
+                await reader.read_range(10, 20)
+
     @pytest.mark.parametrize(("start", "end"), [(0, 101), (100, 101), (101, 101), (-1, 5), (5, 4)])
     async def test_ranges_that_leave_the_object(
         self, storage: ICheckpointStorage, start: int, end: int

@@ -120,6 +120,11 @@ class CountingStorage(ICheckpointStorage):
             raise
         return _Reader(self, reader)
 
+    async def _pin(self, info: ObjectInfo) -> ObjectReader | None:
+        # Not a call of the storage: nothing is asked for before the first fetch.
+        reader = await self.inner._pin(info)
+        return None if reader is None else _Reader(self, reader)
+
     async def _stat(self, key: str) -> ObjectInfo:
         self.entering("stat")
         info = await self.inner._stat(key)

@@ -77,6 +77,12 @@ async def test_few_requests(relay: Relay, minio_bucket: S3Bucket) -> None:
         async with storage.open_reader("large", first_bytes=1000) as reader:
             await reader.read_range(5 * MIB, 6 * MIB)
         assert relay.operations() == ["Get", "Get"]
+        known = await storage.stat("large")
+        relay.seen.clear()
+        async with storage.open_reader("large", known=known) as reader:
+            assert relay.operations() == []
+            await reader.read_range(5 * MIB, 6 * MIB)
+        assert relay.operations() == ["Get"]
 
 
 async def test_few_requests_to_list_and_to_delete(relay: Relay, minio_bucket: S3Bucket) -> None:
