@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncckpt
+from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import ChecksumMismatchError, MismatchError, NotEnoughMemoryError
 from asyncckpt.formats.kit.index import Index
 from asyncckpt.model.boxes import Box
+from asyncckpt.model.checksums import Buffer
 from asyncckpt.model.dtype import numpy_dtype
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.operations.reading import chunks
@@ -246,3 +252,35 @@ async def test_a_lack_of_memory_while_opening_is_told_too(monkeypatch: pytest.Mo
         NotEnoughMemoryError, match=r"x\.checkpoint: there is not enough memory for its header"
     ):
         await asyncckpt.load((storage, "x.checkpoint"))
+
+
+# --- cancelled --------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_read_stops_decoding_and_leaves_nothing() -> None:
+    """The guards of the suite look for tasks and threads that are left."""
+    writing = Writing()
+    writing.add("w", np.zeros(1 << 20, np.uint8), Layout(frame_bytes=1 << 10, chunk_bytes=1 << 10))
+    begun = threading.Event()
+    frames = writing.tensors[0].frames
+    assert frames is not None
+
+    def slow(number: int, stored: Buffer) -> Buffer:
+        begun.set()
+        time.sleep(0.002)
+        return frames.decode(number, stored)
+
+    (stored,) = writing.tensors
+    writing.tensors = [replace(stored, frames=replace(frames, decode=slow))]
+    storage, format = await opened(writing)
+    async with asyncckpt.open_checkpoint((storage, "a.described"), format=format) as checkpoint:
+        reading = asyncio.ensure_future(checkpoint.read("w"))
+        await run_in_thread(begun.wait)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        decoded = len(writing.decoded)
+        assert decoded < 512
+        assert checkpoint._fetcher._budget.held == 0
+        await asyncio.sleep(0.02)
+        assert len(writing.decoded) == decoded
