@@ -7,8 +7,8 @@ import pytest
 from tests.path_of_a_call import paths
 from tests.servers import S3Bucket
 
-MOST_OF_A_SAVE = 68  # to become 30
-MOST_OF_A_LOAD = 58  # to become 28
+MOST_OF_A_SAVE = 71  # to become 30
+MOST_OF_A_LOAD = 64  # to become 28
 
 
 @pytest.mark.thorough
