@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from asyncckpt._aio import WorkerThreads, fan_out
-from asyncckpt.errors import IncompleteCheckpointError, NotEnoughMemoryError, ObjectChangedError
+from asyncckpt.errors import IncompleteCheckpointError, NotEnoughMemoryError
 from asyncckpt.formats.kit.index import DeclaredFile, FileInfo, Need
 from asyncckpt.formats.kit.steps import Steps, advance, clip
 from asyncckpt.operations.location import ObjectLocation
@@ -50,15 +50,11 @@ class OpenFile:
             self.attach(reader)
 
     def attach(self, reader: ObjectReader) -> None:
-        """From here on it is open. Raises IncompleteCheckpointError and ObjectChangedError if it is another one."""
+        """From here on it is open. Raises IncompleteCheckpointError if it is another one."""
         info, declared = reader.info, self._declared
         if declared is not None and info.size != declared.size:
             raise IncompleteCheckpointError(
                 f"{self.location.display} has {info.size} bytes, the checkpoint says {declared.size}"
-            )
-        if declared is not None and declared.version not in (None, info.version):
-            raise ObjectChangedError(
-                f"{self.location.display} is not the version that the checkpoint names ({declared.version})"
             )
         self._reader = reader
         self._runs = [(0, memoryview(reader.first))]

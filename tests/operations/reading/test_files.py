@@ -97,10 +97,11 @@ async def test_a_file_that_is_missing_or_another_is_told_when_it_is_read() -> No
     async with asyncckpt.open_checkpoint((storage, PLACE), format=Manifest()) as checkpoint:
         with pytest.raises(IncompleteCheckpointError, match=r"run/ckpt/data/f0 is missing from the set"):
             await checkpoint.read("t1")
-        with pytest.raises(ObjectChangedError, match=r"data/f1 is not the version that the checkpoint names"):
-            await checkpoint.read("t2")
-        with pytest.raises(IncompleteCheckpointError, match=r"data/f2 has 31 bytes, the checkpoint says 32"):
-            await checkpoint.read("t3")
+        for name, file in (("t2", "f1"), ("t3", "f2")):
+            with pytest.raises(
+                ObjectChangedError, match=rf"data/{file}' is not the version that was known of it"
+            ):
+                await checkpoint.read(name)
 
 
 @pytest.mark.parametrize("key", ["../secret", "/secret", "data//x", "data/../../secret", "data/\0", "."])
