@@ -19,7 +19,7 @@ from asyncckpt._aio import run_in_thread
 from asyncckpt.errors import ChecksumMismatchError, MismatchError, NotEnoughMemoryError
 from asyncckpt.formats.kit.index import Index
 from asyncckpt.model.boxes import Box
-from asyncckpt.model.checksums import Buffer
+from asyncckpt.model.buffers import Buffer
 from asyncckpt.model.dtype import numpy_dtype
 from asyncckpt.model.metadata import CheckpointMetadata
 from asyncckpt.operations.reading import chunks
