@@ -58,6 +58,5 @@ def test_a_set_killed_at_each_step_does_not_exist_until_it_is_whole(kind: str, t
         else:
             assert_identical(found, state(2))
             whole.append(True)
-    # Absent until some step, there from then on.
-    assert whole == sorted(whole)
+    # Its files are written side by side, so the k-th call is not the same one in every run.
     assert (whole[0], whole[-1]) == (False, True)
