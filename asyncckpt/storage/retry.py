@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
-from asyncckpt._aio import StartingUnlisted
+from asyncckpt._aio import StartingUnlisted, run_in_thread
 from asyncckpt.arguments import AtLeastOne, Between, check_fields
 from asyncckpt.errors import InvalidArgumentError, StorageTimeoutError, UnavailableError
 from asyncckpt.storage.http.errors import RefusedError
@@ -113,10 +113,15 @@ class CircuitBreaker:
 
 
 class Retries:
-    """One storage's policy and its circuit breaker, which all its calls share."""
+    """One storage's policy and its circuit breaker, which all its calls share.
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    `load` runs once, in a thread, before the first call: the imports of a driver take seconds on a busy machine, which
+    are not the store's doing, so no attempt's timeout runs meanwhile.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, load: Callable[[], None] | None = None) -> None:
         self.policy = policy
+        self._load = load
         self._breaker = CircuitBreaker.of(policy)
         self._once = replace(policy, attempts=1)
 
@@ -129,6 +134,9 @@ class Retries:
         once: bool = False,
     ) -> T:
         """Await `operation()` as `retrying` does; `once` for what must not be repeated."""
+        if self._load is not None:
+            await run_in_thread(self._load)
+            self._load = None
         return await retrying(
             operation,
             policy=self._once if once else self.policy,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from asyncckpt.errors import AccessDeniedError, StorageTimeoutError, UnavailableError
+from asyncckpt.errors import AccessDeniedError, MissingExtraError, StorageTimeoutError, UnavailableError
 from asyncckpt.storage.http.errors import RefusedError
-from asyncckpt.storage.retry import CircuitBreaker, RetryPolicy, on_retry, retrying
+from asyncckpt.storage.retry import CircuitBreaker, Retries, RetryPolicy, on_retry, retrying
 
 
 class Clock:
@@ -183,3 +184,39 @@ def test_delay_of_a_huge_attempt_number_is_capped() -> None:
 def test_nonsense_policies_are_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         RetryPolicy(**arguments)  # type: ignore[arg-type]
+
+
+async def test_what_is_loaded_first_has_no_time_limit() -> None:
+    """The imports of a driver on a busy machine are not the store's doing."""
+    loaded = []
+
+    def load() -> None:
+        threading.Event().wait(0.2)
+        loaded.append(threading.current_thread())
+
+    async def operation() -> str:
+        return "done"
+
+    policy = RetryPolicy(attempts=1, attempt_timeout=0.05, budget=0.1)
+    retries = Retries(policy, load=load)
+    assert await retries.run(operation, "a call") == "done"
+    assert await retries.run(operation, "another call") == "done"
+    assert len(loaded) == 1
+    assert loaded[0] is not threading.current_thread()
+
+
+async def test_what_can_not_be_loaded_is_tried_again() -> None:
+    outcomes = iter([MissingExtraError("pip install it"), None])
+
+    def load() -> None:
+        error = next(outcomes)
+        if error is not None:
+            raise error
+
+    async def operation() -> str:
+        return "done"
+
+    retries = Retries(RetryPolicy(), load=load)
+    with pytest.raises(MissingExtraError):
+        await retries.run(operation, "a call")
+    assert await retries.run(operation, "a call") == "done"

@@ -265,17 +265,24 @@ def _origin(url: str) -> tuple[str, str, int | None]:
         return "", "", None
 
 
-def make_filesystem(options: Mapping[str, Any]) -> Any:
-    """A gcsfs filesystem of our own. Blocks. Raises MissingExtraError without gcsfs."""
+def load_driver() -> None:
+    """Import gcsfs and what it stands on. Blocks. Raises MissingExtraError."""
     try:
-        # Not gcsfs.GCSFileSystem, which may be the one that probes buckets over gRPC.
         import aiohttp  # noqa: F401 - the loop takes these two from sys.modules
+        import gcsfs.core  # noqa: F401
         import yarl  # noqa: F401
-        from gcsfs.core import GCSFileSystem
     except ImportError as error:
         raise MissingExtraError(
             f"gs:// needs {error.name or 'gcsfs'}: pip install 'asyncckpt[gcs]'"
         ) from error
+
+
+def make_filesystem(options: Mapping[str, Any]) -> Any:
+    """A gcsfs filesystem of our own. Blocks. Raises MissingExtraError without gcsfs."""
+    load_driver()
+    # Not gcsfs.GCSFileSystem, which may be the one that probes buckets over gRPC.
+    from gcsfs.core import GCSFileSystem
+
     return GCSFileSystem(
         **{**options, "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}
     )

@@ -25,7 +25,7 @@ from asyncckpt.errors import (
 )
 from asyncckpt.model.buffers import Buffer, total_bytes
 from asyncckpt.storage.base import Capabilities, ICheckpointStorage, ObjectInfo, ObjectReader, ObjectWriter
-from asyncckpt.storage.gcs.client import Answer, GcsClient
+from asyncckpt.storage.gcs.client import Answer, GcsClient, load_driver
 from asyncckpt.storage.gcs.listing import GcsLister
 from asyncckpt.storage.gcs.reader import GcsReader, media_headers
 from asyncckpt.storage.gcs.resources import CONTENT_TYPE, FIELDS, encode_crc32c, info_of, resource
@@ -70,7 +70,7 @@ class GcsStorage(ICheckpointStorage):
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = GcsClient(bucket, storage_options or {})
         self._part_bytes = part_bytes or PART_BYTES
-        self._retries = Retries(retry or RetryPolicy())
+        self._retries = Retries(retry or RetryPolicy(), load=load_driver)
         self._threads = WorkerThreads(_WORKERS, name="gcs")
         self._lister = GcsLister(self._client, self._prefix, self._retries)
 

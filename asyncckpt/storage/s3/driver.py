@@ -49,15 +49,23 @@ def secrets_unlogged() -> Iterator[None]:
         _quiet.reset(token)
 
 
-def make_filesystem(options: Mapping[str, Any]) -> Any:
-    """An s3fs file system for the running loop, with its session loaded. Raises MissingExtraError, StorageError."""
+def load_driver() -> None:
+    """Import s3fs and what it stands on. Blocks. Raises MissingExtraError."""
     try:
-        import aiobotocore.session
-        import s3fs
+        import aiobotocore.session  # noqa: F401
+        import s3fs  # noqa: F401
 
         import asyncckpt.storage.http.transfer  # noqa: F401 - brings urllib3; the loop takes it from sys.modules
     except ImportError as error:
         raise MissingExtraError(f"s3:// needs {error.name or 's3fs'}: pip install 'asyncckpt[s3]'") from error
+
+
+def make_filesystem(options: Mapping[str, Any]) -> Any:
+    """An s3fs file system for the running loop, with its session loaded. Raises MissingExtraError, StorageError."""
+    load_driver()
+    import aiobotocore.session
+    import s3fs
+
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_SECRETS_FILTER)
     merged = {**options, "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}

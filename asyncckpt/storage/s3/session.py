@@ -20,7 +20,7 @@ from asyncckpt.storage.http.errors import odd_answer
 from asyncckpt.storage.http.messages import HttpAnswer, HttpRequest, Receiver
 from asyncckpt.storage.retry import Retries, RetryPolicy
 from asyncckpt.storage.s3.answers import hearing, refuse_redirects
-from asyncckpt.storage.s3.driver import connection_settings, make_filesystem, secrets_unlogged
+from asyncckpt.storage.s3.driver import connection_settings, load_driver, make_filesystem, secrets_unlogged
 from asyncckpt.storage.s3.errors import error_of_answer, error_of_driver
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class S3Session:
         self.bucket = bucket
         self._options = dict(options)
         self._thread_count = threads
-        self._retries = Retries(policy)
+        self._retries = Retries(policy, load=load_driver)
         self._opening = asyncio.Lock()
         self._filesystem: Any = None
         self._client: Any = None
