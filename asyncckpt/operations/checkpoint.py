@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import CheckpointError, MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Index, StoredTensor
+from asyncckpt.formats.kit.table import total_bytes
 from asyncckpt.formats.registry import get_format
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
 from asyncckpt.model.state.tree import is_small
+from asyncckpt.model.tensors import TensorTable
 from asyncckpt.operations.location import Location, ObjectLocation, StorageOptions, resolve, with_options
 from asyncckpt.operations.reading.catalog import Catalog
 from asyncckpt.operations.reading.fetch import Fetcher
@@ -119,8 +122,11 @@ class Checkpoint:
 
     def remains(self) -> list[object]:
         """What there is of it for each of many tensors: who has opened it for himself lets go of this last."""
-        listed = (tensor for shard in self.metadata.shards for tensor in shard.tensors)
-        return [*self._index.tensors, *listed] if len(self._index.tensors) > INLINE_TENSORS else []
+        if len(self._index.tensors) <= INLINE_TENSORS:
+            return []
+        # A table has no object for each of them.
+        lists = [s.tensors for s in self.metadata.shards if not isinstance(s.tensors, TensorTable)]
+        return [*self._catalog.listed.values(), *chain.from_iterable(lists)]
 
     def stored(self, name: str) -> StoredTensor | None:
         """Where a tensor's bytes are; None for one that is stored in pieces."""
@@ -254,7 +260,7 @@ async def open_checkpoint(
             with reporting_retries_to(report), short_of_memory(resolved.display, lambda: "its header"):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
-            total = await run_inline_or_threaded(threads, len(index.tensors), _total_bytes, index)
+            total = await run_inline_or_threaded(threads, len(index.tensors), total_bytes, index.tensors)
             report.phase(Phase.READ, bytes_total=total)
             quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
             catalog = await run_unless(threads, quick, Catalog, index)
@@ -266,7 +272,3 @@ async def open_checkpoint(
                 yield checkpoint
             finally:
                 checkpoint.close()
-
-
-def _total_bytes(index: Index) -> int:
-    return sum(stored.metadata.size for stored in index.tensors)

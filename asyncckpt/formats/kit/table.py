@@ -41,7 +41,7 @@ class StoredTable(Sequence[StoredTensor]):
         if isinstance(numbers, range):
             return [self[number] for number in numbers]
         tensor = self.tensors[numbers]
-        extent = Extent(int(self.starts[numbers]), tensor.size, int(self._files[numbers]))
+        extent = Extent(int(self.starts[numbers]), tensor.size, int(self.files[numbers]))
         if self.checksums is None:
             return StoredTensor(tensor, (extent,))
         own = self.checksums[self.first[numbers] : self.first[numbers + 1]]
@@ -49,7 +49,7 @@ class StoredTable(Sequence[StoredTensor]):
 
     def __iter__(self) -> Iterator[StoredTensor]:
         checksums, chunk_bytes = self.checksums, self.chunk_bytes
-        extents = map(Extent, self.starts.tolist(), self.tensors.sizes.tolist(), self._files.tolist())
+        extents = map(Extent, self.starts.tolist(), self.tensors.sizes.tolist(), self.files.tolist())
         places = zip(self.tensors, extents, strict=True)
         if checksums is None:
             for tensor, extent in places:
@@ -62,7 +62,8 @@ class StoredTable(Sequence[StoredTensor]):
         return repr(tuple(self))
 
     @property
-    def _files(self) -> Column:
+    def files(self) -> Column:
+        """The number of each one's file."""
         return np.broadcast_to(np.asarray(self.file, np.int64), len(self))
 
     @property
@@ -95,3 +96,25 @@ class StoredTable(Sequence[StoredTensor]):
             checksums=checksums,
             first=first,
         )
+
+
+def total_bytes(tensors: Sequence[StoredTensor]) -> int:
+    """The bytes of all of them, without making an object for each."""
+    if isinstance(tensors, StoredTable):
+        return int(tensors.tensors.sizes.sum())
+    return sum(stored.metadata.size for stored in tensors)
+
+
+def first_outside(
+    tensors: Sequence[StoredTensor], sizes: Sequence[int]
+) -> tuple[StoredTensor, Extent] | None:
+    """The first tensor with a run of bytes that leaves its file; `sizes` are the files'."""
+    if isinstance(tensors, StoredTable):
+        limits = np.asarray(sizes, np.int64)[tensors.files]
+        wrong = np.flatnonzero(tensors.ends > limits)
+        return None if not len(wrong) else (tensors[int(wrong[0])], tensors[int(wrong[0])].extents[0])
+    for stored in tensors:
+        for extent in stored.runs:
+            if extent.end > sizes[extent.file]:
+                return stored, extent
+    return None

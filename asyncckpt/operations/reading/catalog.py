@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from asyncckpt.errors import LayoutError
 from asyncckpt.formats.kit.index import Index, StoredTensor
 from asyncckpt.model.boxes import tiles
-from asyncckpt.model.metadata import TensorMetadata
+from asyncckpt.model.metadata import Json, TensorMetadata
 from asyncckpt.model.state.payloads import PAYLOAD_DTYPE, payload_names
 
 
@@ -29,10 +29,11 @@ class Catalog:
     """
 
     def __init__(self, index: Index) -> None:
+        # From here on these objects are used: each walk over a table of very many would make them anew.
         self.listed = {stored.name: stored for stored in index.tensors}
-        self.joined = join_pieces(index.tensors)
+        self.joined = join_pieces(self.listed.values())
         members = {stored.name for tensor in self.joined.values() for stored in tensor.stored}
-        payloads = _payloads(index)
+        payloads = _payloads(self.listed.values(), index.tree)
         self.payloads: Mapping[str, TensorMetadata] = MappingProxyType(
             {name: self.listed[name].metadata for name in payloads}
         )
@@ -48,7 +49,7 @@ class Catalog:
         return f"; similar are {', '.join(map(repr, near))}" if near and last else ""
 
 
-def join_pieces(tensors: Sequence[StoredTensor]) -> dict[str, Joined]:
+def join_pieces(tensors: Iterable[StoredTensor]) -> dict[str, Joined]:
     """The global tensors whose pieces are here, by name: a piece is called `name@origin0,origin1`.
 
     Raises LayoutError when the pieces of a tensor do not tile it.
@@ -83,14 +84,14 @@ def _join(name: str, pieces: list[StoredTensor]) -> Joined:
     return Joined(metadata, tuple(pieces))
 
 
-def _payloads(index: Index) -> dict[str, None]:
+def _payloads(tensors: Iterable[StoredTensor], tree: Json) -> dict[str, None]:
     """The names of the state's payloads, in the order of the file."""
     possible = [
         stored.name
-        for stored in index.tensors
+        for stored in tensors
         if stored.metadata.dtype == PAYLOAD_DTYPE and len(stored.metadata.shape) == 1
     ]
     if not possible:
         return {}
-    named = payload_names(index.tree)
+    named = payload_names(tree)
     return dict.fromkeys(name for name in possible if name in named)

@@ -17,6 +17,7 @@ from asyncckpt.errors import (
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import DeclaredFile, Index, Need, ParseSteps
 from asyncckpt.formats.kit.steps import Answer, Parsed, advance, clip
+from asyncckpt.formats.kit.table import first_outside
 from asyncckpt.formats.registry import SNIFF_BYTES, format_for_name, sniff
 from asyncckpt.model.file_names import relative_key_problem
 from asyncckpt.operations.location import ObjectLocation
@@ -158,13 +159,13 @@ def require_inside(index: Index, files: list[OpenFile]) -> None:
     Raises TruncatedError.
     """
     sizes = [file.size for file in files]
-    for stored in index.tensors:
-        for extent in stored.runs:
-            if extent.end > sizes[extent.file]:
-                raise TruncatedError(
-                    f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "
-                    f"which has {sizes[extent.file]}"
-                )
+    found = first_outside(index.tensors, sizes)
+    if found is not None:
+        stored, extent = found
+        raise TruncatedError(
+            f"tensor {stored.name!r} ends at byte {extent.end} of {index.files[extent.file]!r}, "
+            f"which has {sizes[extent.file]}"
+        )
 
 
 async def find_leader(location: ObjectLocation, format: ICheckpointFormat | None) -> ObjectLocation | None:
