@@ -14,7 +14,7 @@ from asyncckpt.cancellation import CancellationToken, cancel_scope
 from asyncckpt.errors import CheckpointError, MismatchError, TensorNotFoundError
 from asyncckpt.formats.base import ICheckpointFormat
 from asyncckpt.formats.kit.index import Index, StoredTensor
-from asyncckpt.formats.kit.table import total_bytes
+from asyncckpt.formats.kit.table import bytes_of_tensors
 from asyncckpt.formats.registry import get_format
 from asyncckpt.model.dtype import dtype_name
 from asyncckpt.model.metadata import CheckpointMetadata, Json, TensorMetadata
@@ -260,7 +260,7 @@ async def open_checkpoint(
             with reporting_retries_to(report), short_of_memory(resolved.display, lambda: "its header"):
                 found, index = await opened.parse(chosen)
             files = opened.of(index)
-            total = await run_inline_or_threaded(threads, len(index.tensors), total_bytes, index.tensors)
+            total = await run_inline_or_threaded(threads, len(index.tensors), bytes_of_tensors, index.tensors)
             report.phase(Phase.READ, bytes_total=total)
             quick = len(index.tensors) <= INLINE_TENSORS and is_small(index.tree)
             catalog = await run_unless(threads, quick, Catalog, index)

@@ -158,7 +158,7 @@ async def test_very_many_tensors_are_chosen_and_compared_in_threads(recorder: Re
     recorder.watch(diff_module, "_look")
     recorder.watch(diff_module, "_metadata")
     recorder.watch(diff_module, "state_changes")
-    recorder.watch(reader, "total_bytes")
+    recorder.watch(reader, "bytes_of_tensors")
     recorder.watch(layout.Layout, "batches")
     await asyncckpt.load((storage, "a.checkpoint"), only="p1*")
     await asyncckpt.save(state, (storage, "c.checkpoint"))

@@ -98,7 +98,7 @@ class StoredTable(Sequence[StoredTensor]):
         )
 
 
-def total_bytes(tensors: Sequence[StoredTensor]) -> int:
+def bytes_of_tensors(tensors: Sequence[StoredTensor]) -> int:
     """The bytes of all of them, without making an object for each."""
     if isinstance(tensors, StoredTable):
         return int(tensors.tensors.sizes.sum())
@@ -112,7 +112,10 @@ def first_outside(
     if isinstance(tensors, StoredTable):
         limits = np.asarray(sizes, np.int64)[tensors.files]
         wrong = np.flatnonzero(tensors.ends > limits)
-        return None if not len(wrong) else (tensors[int(wrong[0])], tensors[int(wrong[0])].extents[0])
+        if not len(wrong):
+            return None
+        found = tensors[int(wrong[0])]
+        return found, found.extents[0]
     for stored in tensors:
         for extent in stored.runs:
             if extent.end > sizes[extent.file]:
