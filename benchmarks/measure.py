@@ -15,6 +15,7 @@ from typing import Any
 TICK_SECONDS = 0.001
 _SETTLE_SECONDS = 0.02
 _STATUS = Path("/proc/self/status")
+_SCHEDULING = Path("/proc/thread-self/schedstat")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
@@ -23,13 +24,16 @@ _RESET_PEAK = "5"
 class Sample:
     """What one call cost. Gaps are the times between two ticks of a 1 ms ticker on the same loop.
 
-    `extra_bytes` is the peak of resident memory above what it was before and what the call returned (None where
-    the system does not tell). `counters` are the server's, where it has some.
+    `worst_own_gap` is the worst gap less the time in which the loop's thread was ready and had no core: what is
+    left is the call's doing, or that of a thread that holds the GIL and has no core (the same as `worst_gap` where the system does
+    not tell). `extra_bytes` is the peak of resident memory above what it was before and what the call returned
+    (None where the system does not tell). `counters` are the server's, where it has some.
     """
 
     seconds: float
     cpu_seconds: float
     worst_gap: float
+    worst_own_gap: float
     p99_gap: float
     extra_bytes: int | None
     counters: dict[str, int] = field(default_factory=dict)
@@ -40,18 +44,22 @@ class Ticker:
 
     def __init__(self) -> None:
         self._gaps: list[float] = []
+        self._own_gaps: list[float] = []
         self._running = True
 
     async def run(self) -> None:
-        last = time.perf_counter()
-        while self._running:
-            await asyncio.sleep(TICK_SECONDS)
-            now = time.perf_counter()
-            self._gaps.append(now - last)
-            last = now
+        with CoreWait() as core_wait:
+            last, waited = time.perf_counter(), core_wait.seconds()
+            while self._running:
+                await asyncio.sleep(TICK_SECONDS)
+                now, waited_now = time.perf_counter(), core_wait.seconds()
+                self._gaps.append(now - last)
+                self._own_gaps.append(now - last - (waited_now - waited))
+                last, waited = now, waited_now
 
     def start_counting(self) -> None:
         self._gaps.clear()
+        self._own_gaps.clear()
 
     def stop(self) -> None:
         self._running = False
@@ -59,9 +67,35 @@ class Ticker:
     def worst(self) -> float:
         return max(self._gaps, default=0.0)
 
+    def worst_own(self) -> float:
+        return max(self._own_gaps, default=0.0)
+
     def p99(self) -> float:
         ordered = sorted(self._gaps)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else 0.0
+
+
+class CoreWait:
+    """How long this thread has been ready to run without a core to run on, as the kernel counts it."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> CoreWait:
+        # Its own thread's file: to be entered by the thread that is meant.
+        if _SCHEDULING.exists():
+            self._descriptor = os.open(_SCHEDULING, os.O_RDONLY)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def seconds(self) -> float:
+        """Zero where the system does not tell."""
+        if self._descriptor is None:
+            return 0.0
+        return int(os.pread(self._descriptor, 128, 0).split()[1]) / 1e9
 
 
 async def measure(
@@ -96,7 +130,13 @@ async def measure(
         await ticking
     extra = max(0, _peak_bytes() - before - result_bytes) if has_peak else None
     sample = Sample(
-        seconds, cpu_seconds, ticker.worst(), ticker.p99(), extra, counters() if counters is not None else {}
+        seconds,
+        cpu_seconds,
+        ticker.worst(),
+        ticker.worst_own(),
+        ticker.p99(),
+        extra,
+        counters() if counters is not None else {},
     )
     return sample, result
 

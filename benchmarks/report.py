@@ -118,7 +118,7 @@ _RESULT_HEADER = [
     "what",
     "MB/s (min–max)",
     "CPU s",
-    "gap p99 / worst ms",
+    "gap p99 / worst / own ms",
     "extra MiB",
     "requests",
 ]
@@ -134,10 +134,15 @@ def _result_row(result: Result) -> list[str]:
         result.operation,
         f"{speed.median:.0f} ({speed.low:.0f}–{speed.high:.0f})",
         f"{result.cpu_seconds:.2f}",
-        f"{result.p99_gap_ms:.0f} / {result.worst_gap_ms:.0f}",
+        _gaps(result),
         "" if result.extra_mib is None else f"{result.extra_mib:.0f}",
         "" if result.requests is None else str(result.requests),
     ]
+
+
+def _gaps(result: Result) -> str:
+    gaps = (result.p99_gap_ms, result.worst_gap_ms, result.worst_own_gap_ms)
+    return " / ".join("–" if gap is None else f"{gap:.0f}" for gap in gaps)
 
 
 def _figure_row(figure: Figure) -> list[str]:

@@ -33,7 +33,8 @@ class Spread:
 class Result:
     """One contender's operation on one target, over all timed rounds.
 
-    Gaps are in milliseconds: the worst of all rounds, and the median of the rounds' 99th percentiles.
+    Gaps are in milliseconds: the worst of all rounds, the worst without the waits for a core (None in older
+    results), and the median of the rounds' 99th percentiles.
     `requests` and `bytes_fetched` are the server's count, None where it keeps none.
     """
 
@@ -49,6 +50,7 @@ class Result:
     extra_mib: float | None
     requests: int | None
     bytes_fetched: int | None
+    worst_own_gap_ms: float | None = None
 
 
 async def run_rounds(
@@ -130,4 +132,5 @@ def _result(target: str, state: State, contender: str, operation: str, samples: 
         extra_mib=max(extras) / 2**20 if extras else None,
         requests=counted.get("requests"),
         bytes_fetched=counted.get("bytes sent"),
+        worst_own_gap_ms=1e3 * max(sample.worst_own_gap for sample in samples),
     )
