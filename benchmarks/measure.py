@@ -25,9 +25,9 @@ class Sample:
     """What one call cost. Gaps are the times between two ticks of a 1 ms ticker on the same loop.
 
     `worst_own_gap` is the worst gap less the time in which the loop's thread was ready and had no core: what is
-    left is the call's doing, or that of a thread that holds the GIL and has no core (the same as `worst_gap` where the system does
-    not tell). `extra_bytes` is the peak of resident memory above what it was before and what the call returned
-    (None where the system does not tell). `counters` are the server's, where it has some.
+    left is the call's doing, or that of a thread that holds the GIL and has no core (the same as `worst_gap`
+    where the system does not tell). `extra_bytes` is the peak of resident memory above what it was before and
+    what the call returned (None where the system does not tell). `counters` are the server's, where it has some.
     """
 
     seconds: float
